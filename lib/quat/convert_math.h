@@ -284,19 +284,20 @@ HZI_CONVERT void hzi_quat_from_matrix_bwd(const HZI_NUMBER *m, const HZI_NUMBER 
 /* ---- Exponential and logarithm --------------------------------------------------------------- */
 
 /*
- * y = k v times the angle of w and |v| by |v|; pi along x where v is 0 and w < 0. A small v is
- * scaled, and w with it: of a subnormal |v| the quotient would be Inf, and |v| inexact.
+ * y = k v times the angle of w and |v| by |v|; pi along x where v is 0 and w < 0. v is scaled and w
+ * with it: of a subnormal |v| the quotient would be Inf, and |v| inexact. A power of two less keeps
+ * s w in range where the angle is not below all numbers.
  */
 HZI_CONVERT void hzi_quat_angle(HZI_NUMBER k, HZI_NUMBER w, const HZI_NUMBER *v, HZI_NUMBER *y)
 {
-	const HZI_NUMBER large = HZI_MATH(ldexp)(1, HZI_BIAS / 2);
-	const HZI_NUMBER s = hzi_vector_norm(v) * large < 1 ? large : 1;
+	const HZI_NUMBER s = hzi_quat_unit_scale(v, 3);
+	const HZI_NUMBER less = s > 1 ? (HZI_NUMBER)0x1p-63 : 1;
 	HZI_NUMBER n, f;
 
 	for (int c = 0; c < 3; c++)
 		y[c] = s * v[c];
-	n = hzi_vector_norm(y);
-	f = n != 0 ? k * HZI_MATH(atan2)(n, s * w) / n : 1;
+	n = HZI_MATH(sqrt)(y[0] * y[0] + y[1] * y[1] + y[2] * y[2]);
+	f = n != 0 ? k * HZI_MATH(atan2)(less * n, less * s * w) / n : 1;
 	for (int c = 0; c < 3; c++)
 		y[c] *= f;
 	if (n == 0 && w < 0)
@@ -336,7 +337,8 @@ HZI_CONVERT void hzi_quat_log(const HZI_NUMBER *x, HZI_NUMBER *y)
 /* Angle times axis, of 0 to pi; NaN if q is 0 */
 HZI_CONVERT void hzi_quat_to_axis_angle(const HZI_NUMBER *q, HZI_NUMBER *r)
 {
-	const HZI_NUMBER zero = hzi_vector_norm(q + 1) == 0 ? (q[0] - q[0]) / q[0] : 0;
+	const bool none = q[1] == 0 && q[2] == 0 && q[3] == 0;
+	const HZI_NUMBER zero = none ? (q[0] - q[0]) / q[0] : 0;
 
 	hzi_quat_angle(q[0] < 0 ? -2 : 2, HZI_MATH(fabs)(q[0]), q + 1, r);
 	for (int c = 0; c < 3; c++)

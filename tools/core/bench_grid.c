@@ -3,9 +3,10 @@
  *
  * SPDX-License-Identifier: BSD-2-Clause
  *
- * The roofline of a cell is the longer of its bytes at the rate of a copy (on a CPU: of a read) and
- * its multiply-adds at the rate of bare instructions, both measured first. Weights are copies used
- * in turn, so that a call finds none of them in the caches unless it is small.
+ * The roofline of a cell is the longer of its bytes at the rate of a copy and its multiply-adds at
+ * the rate of bare instructions, both measured first. On a CPU, bytes are read or copied at the rate
+ * of their working set, measured in the caches and beyond. Weights are copies used in turn, so that
+ * a call finds none of them in the caches unless it is small.
  */
 #include <config.h>
 
@@ -30,13 +31,16 @@
 #define CPU_COLD_BYTES ((int64_t)128 << 20)	/* at most; 2 L3 caches */
 #define CPU_WEIGHT_BYTES ((double)((int64_t)1 << 30))	/* larger weights are left out */
 #define CLIFFS_SHOWN 100
+#define SET_FIRST 14		/* log2 of bytes: the smallest working set measured */
+#define SETS 13			/* 16 KiB to 64 MiB */
 
 struct grid_run {
 	struct bench *b;
 	const struct grid_op *ops[OPS_MOST];
 	int sizes[OPS_MOST][GRID_DTYPES];
 	struct grid g;
-	double bytes_per_us, macs_per_us[3];	/* of F32, 16 bits, 8 bits */
+	double read_per_us[SETS], copy_per_us[SETS];	/* bytes moved; working sets double */
+	double macs_per_us[3];		/* of F32, 16 bits, 8 bits */
 	double usual[OPS_MOST];		/* largest time over the roofline so far */
 	double making[OPS_MOST];	/* seconds a byte of weights, most so far */
 	double end, until;		/* of the budget; of the share of the current weights */
@@ -118,8 +122,7 @@ static void free_weights(struct bench *b, struct grid_case *g)
 
 static int call_read(struct bench *b, struct bench_case *c)
 {
-	(void)c;
-	return bench_read(b, b->x, b->elements);
+	return bench_read(b, b->x, (int64_t)c->moved_bytes / (int64_t)sizeof(float));
 }
 
 static int call_macs(struct bench *b, struct bench_case *c)
@@ -133,22 +136,47 @@ static int call_macs(struct bench *b, struct bench_case *c)
 	return HZ_OK;
 }
 
+/* Rates of reads and copies by working set; a GPU has one rate, that of a large copy. */
+static int measure_bytes(struct grid_run *r)
+{
+	struct bench *b = r->b;
+	double seconds;
+	int status = HZ_OK;
+
+	for (int i = SETS - 1; i >= 0 && !status; i--) {
+		struct bench_case c = {.call = bench_copy, .large = true};
+
+		if (b->gpu && i < SETS - 1) {
+			r->copy_per_us[i] = r->read_per_us[i] = r->copy_per_us[i + 1];
+			continue;
+		}
+		c.moved_bytes = b->gpu ? 8 * (double)b->elements :
+					 (double)((int64_t)1 << (SET_FIRST + i));
+		bench_copy_of(b, &c);
+		status = bench_time(b, &c, b->gpu ? 0.2 : 0.01, &seconds);
+		r->copy_per_us[i] = r->read_per_us[i] = c.moved_bytes / seconds * 1e-6;
+		if (b->gpu || status)
+			continue;
+		c.call = call_read;
+		status = bench_time(b, &c, 0.01, &seconds);
+		r->read_per_us[i] = c.moved_bytes / seconds * 1e-6;
+		/* What starting threads costs is none of the caches' rate. */
+		if (i < SETS - 1) {
+			r->copy_per_us[i] = fmax(r->copy_per_us[i], r->copy_per_us[i + 1]);
+			r->read_per_us[i] = fmax(r->read_per_us[i], r->read_per_us[i + 1]);
+		}
+	}
+	return status;
+}
+
 static int measure_rates(struct grid_run *r)
 {
 	static const int dtypes[] = {HZ_F32, HZ_F16, HZ_S8};
 	struct bench *b = r->b;
-	struct bench_case c = {.call = b->gpu ? bench_copy : call_read, .large = true,
-			       .moved_bytes = 4 * (double)b->elements};
+	struct bench_case c = {.call = call_macs, .large = true};
 	double seconds;
-	int status;
+	int status = measure_bytes(r);
 
-	if (b->gpu) {
-		c.moved_bytes *= 2;
-		bench_copy_of(b, &c);
-	}
-	status = bench_time(b, &c, 0.2, &seconds);
-	r->bytes_per_us = c.moved_bytes / seconds * 1e-6;
-	c.call = call_macs;
 	for (int i = 0; i < 3 && !status; i++) {
 		c.mac_dtype = dtypes[i];
 		c.macs = b->gpu ? 1e11 : 1e8;
@@ -159,12 +187,39 @@ static int measure_rates(struct grid_run *r)
 	return status;
 }
 
+/* Interpolates a rate for a working set, linearly in the logarithm of its bytes. */
+static double rate_at(const double *rates, double bytes)
+{
+	const double at = fmin(fmax(log2(fmax(bytes, 1)) - SET_FIRST, 0), SETS - 1);
+	const int i = (int)fmin(at, SETS - 2);
+
+	return rates[i] + (at - i) * (rates[i + 1] - rates[i]);
+}
+
+/* In us: x is read and y written, both found in the caches that hold `set` bytes. */
+static double rows_us(const struct grid_run *r, double x, double y, double set)
+{
+	const double both = fmin(x, y), rest = fmax(x, y) - both;
+
+	return 2 * both / rate_at(r->copy_per_us, set) +
+	       rest / rate_at(x > y ? r->read_per_us : r->copy_per_us, set);
+}
+
 static double weight_bytes(const struct grid_op *op, int dtype, double width)
 {
 	const double bits = op->weight_bits > 0 ? op->weight_bits :
 						  8 * (double)hz_dtype_size(dtype);
 
 	return op->weights * bits / 8 * width * width + 4 * op->vectors * width;
+}
+
+/* Of all copies of the weights */
+static double copies_bytes(const struct grid_run *r, const struct grid_op *op, int dtype,
+			   double width)
+{
+	const double each = weight_bytes(op, dtype, width);
+
+	return each > 0 ? each * (double)grid_copies(r->b, (size_t)each) : 0;
 }
 
 static double or_one(double width)
@@ -180,14 +235,16 @@ static double roofline_of(const struct grid_run *r, const struct grid_at *at)
 	const double width = grid_widths[at->width], batch = grid_batches[at->batch];
 	const double x_size = (double)hz_dtype_size(dtype);
 	const double y_size = op->y_dtype ? (double)hz_dtype_size(op->y_dtype) : x_size;
-	const double rows = batch * width * (x_size * (or_one(op->x_width) + op->more_width) +
-					     y_size * or_one(op->y_width));
+	const double x = batch * width * x_size * (or_one(op->x_width) + op->more_width);
+	const double y = batch * width * y_size * or_one(op->y_width);
+	const double weights = weight_bytes(op, dtype, width);
 	const bool f32 = dtype == HZ_F32;
 	const double macs = batch * width * ((f32 ? op->macs_f32 : op->macs) * width +
 					     op->vector_macs);
 	const bool halves = !f32 || (r->b->gpu && op->macs_f32 > 1);
 	const int rate = op->mac_dtype == HZ_S8 ? 2 : halves ? 1 : 0;
-	const double moving = (rows + weight_bytes(op, dtype, width)) / r->bytes_per_us;
+	const double moving = rows_us(r, x, y, x + y + weights) +
+			      weights / rate_at(r->read_per_us, copies_bytes(r, op, dtype, width));
 	const double multiplying = macs / r->macs_per_us[rate];
 
 	return moving > multiplying ? moving : multiplying;
@@ -334,15 +391,6 @@ static int measure_cell(struct grid_run *r, struct grid_case *g, int index)
 	return bench_row_write(b, &g->c, &row, row.median_us);
 }
 
-/* What making weights is proportional to: bytes, and at least those of all copies */
-static double making_bytes(const struct grid_run *r, const struct grid_op *op, int dtype,
-			   double width)
-{
-	const double each = weight_bytes(op, dtype, width);
-
-	return each > 0 ? each * (double)grid_copies(r->b, (size_t)each) : 0;
-}
-
 /* Whether a cell is likely to end before the budget does; it is called a few times at least. */
 static bool has_time(const struct grid_run *r, const struct grid_at *at)
 {
@@ -356,7 +404,7 @@ static bool has_time(const struct grid_run *r, const struct grid_at *at)
 /* Makes the weights of a case, unless the time left is too short: *made is false then. */
 static int begin_case(struct grid_run *r, struct grid_case *g, int op, bool *made)
 {
-	const double bytes = making_bytes(r, g->op, g->dtype, (double)g->width);
+	const double bytes = copies_bytes(r, g->op, g->dtype, (double)g->width);
 	const double begin = now();
 	int status;
 

@@ -534,7 +534,7 @@ static int grid_call_group(struct bench *b, struct bench_case *c)
 static int grid_call_quantize(struct bench *b, struct bench_case *c)
 {
 	struct grid_case *g = (struct grid_case *)c;
-	const hz_quantize_opts opts = {.scale = 0.0471};	/* no tie is a bf16 */
+	const hz_quantize_opts opts = {.scale = 0.0473};	/* no tie is a bf16 or f16 */
 
 	return hz_quantize(b->ctx, &g->x, &g->y, &opts);
 }

@@ -119,12 +119,8 @@ struct hzi_quat_gemv {
  *   t[(i / R * 4 + c) * t_plane + j * R + i % R] (+)=
  * 	sum_{l < count, v < 4} x[v * x_plane + l * x_l + i] s[(l * cols + j) * 16 + 4 v + c]
  *
- * for i < rows, rounded up to a vector. add: adds to t. Several columns: rows and count are at most
- * HZI_QUAT_PACKED_ROWS and HZI_QUAT_PACKED_DEPTH.
+ * for i < rows, rounded up to a vector. add: adds to t.
  */
-#define HZI_QUAT_PACKED_ROWS 64
-#define HZI_QUAT_PACKED_DEPTH 16
-
 struct hzi_quat_gemv_packed {
 	const void *x;
 	const float *s;

@@ -43,7 +43,7 @@ static const struct hzi_quat_gemm_typed *kern_of(const struct hz_context *ctx, i
 #define GEMV_ROW_MAJOR_BLOCK 2048	/* of columns that are not contiguous: 32 KiB each */
 #define GEMV_PACKED_K 32768	/* most k: 64 bytes of scratch for each, per column */
 /* Of k of a panel, for all columns: longer ones wait for memory, shorter ones for sums. */
-#define GEMV_PACKED_BLOCK(cols, size) ((cols) > 1 ? HZI_QUAT_PACKED_DEPTH : 32 / (size))
+#define GEMV_PACKED_BLOCK(cols, size) (((cols) > 1 ? 64 : 32) / (size))
 #define GEMV_CHUNK 256
 #define GEMV_COLS 32		/* in groups of HZI_QUAT_GEMV_COLS: panels take longer */
 #define GEMV_PLANE 16		/* columns in memory of a chunk of several */

@@ -19,7 +19,7 @@
 #define SAMPLE ((int64_t)1 << 20)	/* weights that decide on the bank of scales */
 #define FACTORS 5		/* of all rows, see quantize_lattice() */
 #define OUTLIER 5		/* a weight that many times the root mean square of its row */
-#define PANEL 8			/* columns: a lattice block of E8, or two of D4 that share T */
+#define PANEL HZI_LINEAR_COLUMNS
 #define DAMPING 0.1		/* added to moments, of their mean */
 #define LANES 8			/* partial sums, which compilers put into vectors */
 #define ROUND 12582912.0f	/* 1.5 2^23: t + ROUND - ROUND is rint(t) for |t| <= 2^22 */
@@ -36,11 +36,7 @@ struct work {
 	hz_lattice_info info;
 	int64_t in, blocks, groups;
 	float *x, *decoded;		/* [CHUNK][in]: the rows, and lattice codes decoded */
-	/*
-	 * With a matrix of moments H = U D U^T, U unit upper triangular: D, and U above its
-	 * diagonal in panels of PANEL columns, each with the rows up to its last one. Else NULL.
-	 */
-	double *d;
+	double *d;			/* of struct hzi_linear_factors; else NULL */
 	float *u;
 	float *residual;		/* [CHUNK][in]: the rows less what their codes mean */
 	float *panel;			/* [3][CHUNK][PANEL]: a panel of the rows, decoded, sums */
@@ -79,16 +75,10 @@ static void moments_of(const float *weight, int64_t n, const float *x, const flo
 	*xx = s[2][0];
 }
 
-/* Numbers of the first `panels` panels of U */
-static int64_t panels_before(int64_t panels)
-{
-	return panels * (panels + 1) / 2 * PANEL * PANEL;
-}
-
 /* The panel of U that column k is in */
 static float *panel_at(const struct work *w, int64_t k)
 {
-	return w->u + panels_before(k / PANEL);
+	return w->u + hzi_linear_panels(k / PANEL);
 }
 
 typedef float four __attribute__((vector_size(16)));
@@ -811,6 +801,12 @@ static bool factor_corner(struct work *w, int64_t k)
 	return true;
 }
 
+static int not_positive(const struct work *w)
+{
+	return hzi_fail(w->cpu, HZ_EINVAL, "%s: opts->moments is not positive semidefinite, as "
+			"means of x_j x_k are", op);
+}
+
 /*
  * w->u = panels of the moments / mean, rotated as weights are, H = R M R^T. For each CHUNK columns
  * all rows of M are rotated, of which these columns are rotated then: M is not copied as a whole.
@@ -851,26 +847,33 @@ static int rotate_moments(struct work *w, const float *moments, double mean)
 	return HZ_OK;
 }
 
-/* Finds D and U of the moments: W = U D^1/2, panels in reverse, in their place */
+/* Finds D and U of moments, or those in w->u if NULL: W = U D^1/2, panels in reverse, in place */
 static int factor_moments(struct work *w, const float *moments)
 {
 	const int64_t n = w->in, padded = (n + PANEL - 1) / PANEL * PANEL;
 	double mean = 0;
 
-	for (int64_t i = 0; i < n; i++)
-		mean += (double)moments[i * n + i] / (double)n;
 	for (int64_t i = 0; i < n; i++) {
+		float *const column = panel_at(w, i) + i % PANEL;
+
+		for (int64_t r = 0; r <= i && moments; r++)
+			column[r * PANEL] = moments[i * n + r];
+		mean += (double)column[i * PANEL] / (double)n;
+	}
+	for (int64_t i = 0; i < n; i++) {
+		float *const column = panel_at(w, i) + i % PANEL;
+
 		for (int64_t r = 0; r <= i; r++) {
-			const float f = (float)((double)moments[i * n + r] / mean);
+			const float f = (float)((double)column[r * PANEL] / mean);
 
 			if (!isfinite(f))
 				return hzi_fail(w->cpu, HZ_EINVAL, "%s: opts->moments[%lld][%lld] "
 						"is %g, must be finite", op, (long long)i,
-						(long long)r, (double)moments[i * n + r]);
-			panel_at(w, i)[r * PANEL + i % PANEL] = f;
+						(long long)r, (double)column[r * PANEL]);
+			column[r * PANEL] = f;
 		}
 	}
-	if (w->h->flags & HZ_LINEAR_ROTATE)
+	if (moments && w->h->flags & HZ_LINEAR_ROTATE)
 		HZ_CHECK(rotate_moments(w, moments, mean));
 	for (int64_t i = 0; i < padded; i++) {
 		float *const column = panel_at(w, i) + i % PANEL;
@@ -883,8 +886,7 @@ static int factor_moments(struct work *w, const float *moments)
 		struct panel_job job = {w, k, PANEL};
 
 		if (!factor_corner(w, k))
-			return hzi_fail(w->cpu, HZ_EINVAL, "%s: opts->moments is not positive "
-					"semidefinite, as means of x_j x_k are", op);
+			return not_positive(w);
 		for_rows(w, factor_rows, &job, k, n - k);
 	}
 	for (int64_t c = 0; c < n; c++) {
@@ -898,6 +900,22 @@ static int factor_moments(struct work *w, const float *moments)
 			column[r * PANEL] = 0;
 	}
 	return HZ_OK;
+}
+
+/* The caller's factors, which are made of his moments first, once */
+static int take_factors(struct work *w, struct hzi_linear_factors *f)
+{
+	int status = HZ_OK;
+
+	w->d = f->d;
+	w->u = f->u;
+	if (f->state == HZI_LINEAR_NO_FACTORS)
+		return not_positive(w);
+	if (f->state == HZI_LINEAR_MOMENTS) {
+		status = factor_moments(w, NULL);
+		f->state = status ? HZI_LINEAR_NO_FACTORS : HZI_LINEAR_FACTORS;
+	}
+	return status;
 }
 
 /* Sets HZI_LINEAR_WIDE if rows in the whole matrix have less error by that bank. */
@@ -951,7 +969,8 @@ static void *take(char *base, size_t *used, int64_t bytes)
 	return p;
 }
 
-static void lay_out(struct work *w, int64_t rows, bool s8, bool matrix, char *base, size_t *used)
+static void lay_out(struct work *w, int64_t rows, bool s8, bool products, bool factors, char *base,
+		    size_t *used)
 {
 	*used = 0;
 	w->x = take(base, used, 4 * rows * w->in);
@@ -960,13 +979,15 @@ static void lay_out(struct work *w, int64_t rows, bool s8, bool matrix, char *ba
 	w->inverse = take(base, used, 8 * rows);
 	w->signs = take(base, used, (w->in + 7) / 8);
 	w->ones = take(base, used, 4 * w->in);
-	if (matrix) {
+	if (products) {
 		w->residual = take(base, used, 4 * rows * w->in);
 		w->panel = take(base, used, 12 * CHUNK * PANEL);
 		w->row_noise = take(base, used, 8 * CHUNK);
 		w->row_power = take(base, used, 8 * CHUNK);
+	}
+	if (factors) {
 		w->d = take(base, used, 8 * w->in);
-		w->u = take(base, used, 4 * panels_before((w->in + PANEL - 1) / PANEL));
+		w->u = take(base, used, 4 * hzi_linear_panels((w->in + PANEL - 1) / PANEL));
 	}
 	if (s8) {
 		w->codes = take(base, used, w->h->out * w->in);
@@ -1024,12 +1045,14 @@ static int quantize(struct work *w, struct hzi_linear_header *h, const hz_tensor
 }
 
 int hzi_linear_encode(struct hz_context *cpu, struct hzi_linear_header *h, const hz_tensor *from,
-		      const float *weight, const float *matrix, unsigned char *data)
+		      const float *weight, const float *matrix, struct hzi_linear_factors *f,
+		      unsigned char *data)
 {
 	struct work w = {.cpu = cpu, .h = h, .in = h->in};
 	/* A rotation of moments takes whole chunks. */
 	const int64_t rows = h->out < CHUNK && !matrix ? h->out : CHUNK;
 	const bool s8 = h->format == HZ_LINEAR_S8_ROW, grouped = hzi_linear_group_of(h)->group;
+	const bool products = matrix || f;
 	size_t bytes;
 	char *base;
 	int status;
@@ -1043,21 +1066,21 @@ int hzi_linear_encode(struct hz_context *cpu, struct hzi_linear_header *h, const
 		w.code_bytes = w.blocks * w.info.levels *
 			       (int64_t)hz_dtype_size(w.info.level_dtype);
 	}
-	lay_out(&w, rows, s8, matrix, NULL, &bytes);
+	lay_out(&w, rows, s8, products, matrix, NULL, &bytes);
 	base = hzi_malloc(cpu, bytes, 64);
 	if (!base) {
 		close_lattice(&w);
 		return hzi_fail(cpu, HZ_ENOMEM, "%s: no memory for %zu bytes", op, bytes);
 	}
-	lay_out(&w, rows, s8, matrix, base, &bytes);
+	lay_out(&w, rows, s8, products, matrix, base, &bytes);
 	hz_hadamard_signs(w.signs, w.in, h->seed);
 	for (int64_t k = 0; k < w.in; k++)
 		w.ones[k] = 1;
 	w.weight = weight ? weight : w.ones;
-	w.rounds = matrix && (!grouped || hzi_linear_group_of(h)->scale_dtype == HZ_BF16);
-	for (int64_t i = 0; i < CHUNK && matrix; i++)
+	w.rounds = products && (!grouped || hzi_linear_group_of(h)->scale_dtype == HZ_BF16);
+	for (int64_t i = 0; i < CHUNK && products; i++)
 		w.row_noise[i] = w.row_power[i] = 0;
-	status = matrix ? factor_moments(&w, matrix) : HZ_OK;
+	status = f ? take_factors(&w, f) : matrix ? factor_moments(&w, matrix) : HZ_OK;
 	if (status == HZ_OK)
 		status = quantize(&w, h, from, data);
 	close_lattice(&w);

@@ -573,7 +573,8 @@ static int make_weight(struct hz_context *ctx, const struct hzi_linear_header *h
 }
 
 /* Quantizes w to l->own. */
-static int encode(hz_linear *l, const hz_tensor *w, const hz_tensor *moments)
+static int encode(hz_linear *l, const hz_tensor *w, const hz_tensor *moments,
+		  struct hzi_linear_factors *f)
 {
 	struct hz_context *const ctx = l->ctx;
 	void *memory[2] = {NULL};	/* of w, of the weights of errors */
@@ -594,7 +595,7 @@ static int encode(hz_linear *l, const hz_tensor *w, const hz_tensor *moments)
 		status = open_cpu(ctx, open_name, &cpu);
 	if (status == HZ_OK) {
 		status = hzi_linear_encode(cpu, &l->h, &host, memory[1],
-					   matrix ? moments->data : NULL, l->own);
+					   matrix ? moments->data : NULL, f, l->own);
 		if (status != HZ_OK)
 			hzi_fail(ctx, status, "%s", hz_errmsg(cpu));
 	}
@@ -608,6 +609,12 @@ static int encode(hz_linear *l, const hz_tensor *w, const hz_tensor *moments)
 
 int hz_linear_open(hz_context *ctx, hz_linear **layer, const hz_tensor *w,
 		   const hz_linear_open_opts *opts)
+{
+	return hzi_linear_open_factored(ctx, layer, w, opts, NULL);
+}
+
+int hzi_linear_open_factored(struct hz_context *ctx, hz_linear **layer, const hz_tensor *w,
+			     const hz_linear_open_opts *opts, struct hzi_linear_factors *f)
 {
 	static const hz_linear_open_opts defaults;
 	const hz_linear_open_opts *const o = opts ? opts : &defaults;
@@ -632,7 +639,7 @@ int hz_linear_open(hz_context *ctx, hz_linear **layer, const hz_tensor *w,
 	hzi_linear_sizes(&l->h);
 	status = new_bytes(l, open_name);
 	if (status == HZ_OK)
-		status = encode(l, w, o->moments);
+		status = encode(l, w, o->moments, f);
 	return finish(layer, open_name, l, status);
 }
 

@@ -118,13 +118,37 @@ void hzi_linear_make_layout(const struct hzi_linear_header *h, const hz_lattice 
 void hzi_linear_unpack(const struct hzi_linear_layout *l, const uint8_t *codes,
 		       const uint8_t *code_of_fields, const hz_tensor *to, const hz_tensor *t);
 
+#define HZI_LINEAR_COLUMNS 8	/* of a panel of factors: a block of E8, or two of D4 that share T */
+
+/*
+ * A matrix of moments H = U D U^T, U unit upper triangular: D, and U above its diagonal in panels of
+ * columns, each with the rows up to its last one. Before the first layer u has H instead, on and
+ * above its diagonal, of in-features as weights are rotated; that layer factors it in place.
+ */
+struct hzi_linear_factors {
+	double *d;			/* [in] */
+	float *u;			/* hzi_linear_panels() of all panels */
+	enum { HZI_LINEAR_MOMENTS, HZI_LINEAR_FACTORS, HZI_LINEAR_NO_FACTORS } state;
+};
+
+/* Numbers of the first `panels` panels of U */
+static inline int64_t hzi_linear_panels(int64_t panels)
+{
+	return panels * (panels + 1) / 2 * HZI_LINEAR_COLUMNS * HZI_LINEAR_COLUMNS;
+}
+
+/* hz_linear_open() with factors besides opts->moments, which are [in]; f may be NULL. */
+int hzi_linear_open_factored(struct hz_context *ctx, hz_linear **layer, const hz_tensor *w,
+			     const hz_linear_open_opts *opts, struct hzi_linear_factors *f);
+
 /*
  * Quantizes w, which lies on the host, on a CPU context, and fills data of h->bytes bytes. h has
  * format, flags, plan, out, in and sizes. weight: in-features' shares of the error, the largest is
- * 1, or NULL. matrix: opts->moments if it is [in, in], else NULL.
+ * 1, or NULL. matrix: opts->moments if it is [in, in], else NULL; f: factors instead, or NULL
  */
 int hzi_linear_encode(struct hz_context *cpu, struct hzi_linear_header *h, const hz_tensor *w,
-		      const float *weight, const float *matrix, unsigned char *data);
+		      const float *weight, const float *matrix, struct hzi_linear_factors *f,
+		      unsigned char *data);
 
 /* ---- Arguments of implementations ------------------------------------------------------------ */
 

@@ -62,7 +62,8 @@ const char *shape_fault(int format, const int64_t *shape)
 }
 
 int open_rows(hz_context *ctx, const struct model *m, const struct layer_plan *plan,
-	      const hz_linear_open_opts *opts, int64_t rows, int64_t step, hz_linear **layer)
+	      const hz_linear_open_opts *opts, struct hzi_linear_factors *f, int64_t rows,
+	      int64_t step, hz_linear **layer)
 {
 	const struct model_tensor *const t = plan->t;
 	void *copy;
@@ -77,7 +78,7 @@ int open_rows(hz_context *ctx, const struct model *m, const struct layer_plan *p
 
 		part.shape[0] = rows;
 		part.stride[0] = step * t->shape[1];
-		status = hz_linear_open(ctx, layer, &part, opts);
+		status = hzi_linear_open_factored(ctx, layer, &part, opts, f);
 	}
 	free_device(ctx, &w);
 	free(copy);
@@ -128,7 +129,7 @@ static int measure(hz_context *ctx, const struct model *m, struct layer_plan *pl
 					    .moments = squares};
 		hz_linear_info info;
 		hz_linear *layer;
-		int status = open_rows(ctx, m, plan, &opts, rows, out / rows, &layer);
+		int status = open_rows(ctx, m, plan, &opts, NULL, rows, out / rows, &layer);
 
 		if (status == HZ_OK)
 			status = hz_linear_get_info(layer, &info);

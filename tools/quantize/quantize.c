@@ -57,7 +57,7 @@ struct work {
 /* ---- Calibration ----------------------------------------------------------------------------- */
 
 #define ROWS 64			/* that are multiplied at a time */
-#define COLUMNS 8		/* of a panel */
+#define COLUMNS HZI_LINEAR_COLUMNS	/* of a panel */
 
 typedef float four __attribute__((vector_size(16)));
 
@@ -86,40 +86,53 @@ static void multiply_panels(const float *a, const float *b, float sum[COLUMNS][C
 	}
 }
 
+/* The rotation of activations that weights have, too: nothing without a context */
+struct rotation {
+	hz_context *cpu;
+	hz_hadamard_opts opts;
+	hz_tensor signs;
+};
+
 /*
- * Adds the means of products of two columns, [n, n], below the diagonal and in it. No sum exceeds
- * the larger of two mean squares, since x is divided by the root of the number of rows first.
+ * Adds the means of products of two columns, [n, n], in panels above the diagonal and in it. No sum
+ * exceeds the larger of two mean squares, since x is divided by the root of the number of rows
+ * first.
  */
-static int mean_products(const struct npy *a, int64_t n, float *to)
+static int mean_products(const struct npy *a, int64_t n, const struct rotation *rotation, float *to)
 {
 	const int64_t rows = a->count / n, panels = (n + COLUMNS - 1) / COLUMNS;
 	const double share = 1 / sqrt((double)rows);
 	float *const x = allocate((size_t)panels * ROWS * COLUMNS * sizeof(float));
+	float *const some = allocate((size_t)n * ROWS * sizeof(float));
+	int status = x && some ? HZ_OK : HZ_ENOMEM;
 
-	if (!x)
-		return EXIT_FAILURE;
-	for (int64_t first = 0; first < rows; first += ROWS) {
+	for (int64_t first = 0; first < rows && !status; first += ROWS) {
+		const int64_t count = rows - first < ROWS ? rows - first : ROWS;
+		hz_tensor t = hz_tensor_2d(some, HZ_F32, HZ_CPU, count, n);
+
+		for (int64_t i = 0; i < count * n; i++)
+			some[i] = (float)(load_element(a->data, first * n + i, a->dtype) * share);
+		if (rotation->cpu)
+			status = hz_hadamard(rotation->cpu, &t, &t, &rotation->opts);
 		memset(x, 0, (size_t)panels * ROWS * COLUMNS * sizeof(*x));
-		for (int64_t r = first; r < rows && r < first + ROWS; r++) {
-			for (int64_t k = 0; k < n; k++)
-				x[(k / COLUMNS * ROWS + r - first) * COLUMNS + k % COLUMNS] =
-					(float)(load_element(a->data, r * n + k, a->dtype) * share);
-		}
-		for (int64_t i = 0; i < n; i++) {
-			const float *const panel = x + i / COLUMNS * ROWS * COLUMNS;
-			float sum[COLUMNS][COLUMNS];
+		for (int64_t i = 0; i < count * n; i++)
+			x[(i % n / COLUMNS * ROWS + i / n) * COLUMNS + i % n % COLUMNS] = some[i];
+		for (int64_t p = 0; p < panels; p++) {
+			float *const panel = to + hzi_linear_panels(p);
 
-			for (int64_t j = 0; i % COLUMNS == 0 && j <= i; j += COLUMNS) {
-				multiply_panels(panel, x + j * ROWS, sum);
-				for (int64_t c = i; c < n && c < i + COLUMNS; c++) {
-					for (int64_t l = j; l <= c && l < j + COLUMNS; l++)
-						to[c * n + l] += sum[c - i][l - j];
-				}
+			for (int64_t q = 0; q <= p; q++) {
+				float sum[COLUMNS][COLUMNS], *y = panel + q * COLUMNS * COLUMNS;
+
+				multiply_panels(x + q * ROWS * COLUMNS, x + p * ROWS * COLUMNS,
+						sum);
+				for (int i = 0; i < COLUMNS * COLUMNS; i++)
+					y[i] += sum[i / COLUMNS][i % COLUMNS];
 			}
 		}
 	}
 	free(x);
-	return 0;
+	free(some);
+	return status;
 }
 
 static int read_activations(struct npy *a, const char *path)
@@ -130,33 +143,62 @@ static int read_activations(struct npy *a, const char *path)
 	return status ? complain(status, "%s: %s", path, why) : 0;
 }
 
-/* Makes the means of products, of a itself or of the file again if that is NULL. */
-static int make_products(struct moments *m, const struct npy *a)
+static int open_rotation(const struct request *r, int64_t n, struct rotation *to)
 {
-	const int64_t n = m->squares.shape[0];
-	struct npy again = {0};
-	float *to;
-	int status = a ? 0 : read_activations(&again, m->path);
+	struct hzi_linear_header h = {.in = n};
+	uint8_t *const signs = allocate((size_t)(n + 7) / 8);
+	int status = signs ? open_context(&to->cpu, HZ_CPU, r->threads, HZ_ISA_AUTO) :
+			     EXIT_FAILURE;
 
-	if (!status && !a && (!again.ndim || again.shape[again.ndim - 1] != n || !again.count))
-		status = complain(EXIT_BAD, "%s: has changed since it was read first", m->path);
-	/* What is above the diagonal stays without memory. */
-	to = status ? NULL : calloc((size_t)n, (size_t)n * sizeof(*to));
-	if (!status && (!to || mean_products(a ? a : &again, n, to)))
-		status = complain(EXIT_FAILURE, "%s: there is not enough memory for it", m->path);
-	npy_free(&again);
-	m->products.data = to;
-	return status;
+	if (status) {
+		free(signs);
+		return status;
+	}
+	hzi_linear_choose_plan(&h);
+	hz_hadamard_signs(signs, n, h.seed);
+	to->signs = hz_tensor_1d(signs, HZ_U8, HZ_CPU, (n + 7) / 8);
+	to->opts = hzi_linear_rotation(&h);
+	to->opts.pre = &to->signs;
+	return 0;
 }
 
 static void drop_products(struct moments *m)
 {
-	free(m->products.data);
-	m->products.data = NULL;
+	free(m->products.u);
+	free(m->products.d);
+	m->products = (struct hzi_linear_factors){0};
+}
+
+/* Makes the means of products, of a itself or of the file again if that is NULL. */
+static int make_products(const struct request *r, struct moments *m, const struct npy *a)
+{
+	const int64_t n = m->squares.shape[0], panels = (n + COLUMNS - 1) / COLUMNS;
+	struct rotation rotation = {0};
+	struct npy again = {0};
+	int status = a ? 0 : read_activations(&again, m->path);
+
+	if (!status && !a && (!again.ndim || again.shape[again.ndim - 1] != n || !again.count))
+		status = complain(EXIT_BAD, "%s: has changed since it was read first", m->path);
+	if (!status && r->flags & HZ_LINEAR_ROTATE)
+		status = open_rotation(r, n, &rotation);
+	if (!status) {
+		m->products.d = allocate((size_t)n * sizeof(double));
+		m->products.u = calloc((size_t)hzi_linear_panels(panels), sizeof(float));
+		if (!m->products.d || !m->products.u ||
+		    mean_products(a ? a : &again, n, &rotation, m->products.u))
+			status = complain(EXIT_FAILURE, "%s: there is not enough memory for it",
+					  m->path);
+	}
+	npy_free(&again);
+	hz_close(rotation.cpu);
+	free(rotation.signs.data);
+	if (status)
+		drop_products(m);
+	return status;
 }
 
 /* The mean squares of activations of n columns; products are wanted up to PRODUCTS_MOST columns */
-static int fill_moments(const struct npy *a, int64_t n, struct moments *m)
+static int fill_moments(const struct request *r, const struct npy *a, int64_t n, struct moments *m)
 {
 	const int64_t rows = a->count / n;
 	float *const squares = allocate((size_t)n * sizeof(float));
@@ -186,13 +228,13 @@ static int fill_moments(const struct npy *a, int64_t n, struct moments *m)
 				  "f32", m->path);
 	free(sum);
 	m->squares = hz_tensor_1d(squares, HZ_F32, HZ_CPU, n);
-	m->products = hz_tensor_2d(NULL, HZ_F32, HZ_CPU, n <= PRODUCTS_MOST ? n : 0, n);
+	m->wanted = n <= PRODUCTS_MOST;
 	/* FILE.safetensors:TENSOR is no path of a pipe. */
 	again = model_path(m->path) || (!stat(m->path, &st) && S_ISREG(st.st_mode));
-	return status || again || !m->products.shape[0] ? status : make_products(m, a);
+	return status || again || !m->wanted ? status : make_products(r, m, a);
 }
 
-static int read_moments(struct moments *m, const char *path)
+static int read_moments(const struct request *r, struct moments *m, const char *path)
 {
 	struct npy a;
 	int status = read_activations(&a, path);
@@ -207,7 +249,7 @@ static int read_moments(struct moments *m, const char *path)
 		status = complain(EXIT_BAD, "%s: activations are an array [.., in] of f32, f16, "
 				  "bf16 or f64 with a row at least", path);
 	else
-		status = fill_moments(&a, n, m);
+		status = fill_moments(r, &a, n, m);
 	npy_free(&a);
 	return status;
 }
@@ -222,7 +264,7 @@ static int calibrate(struct work *k, const char *option, struct moments *m)
 	const char *const path = end && access(option, F_OK) ? end + 1 : option;
 	char *const glob = path == option ? NULL : strndup(option, (size_t)(end - option));
 	bool found = false;
-	int status = path == option || glob ? read_moments(m, path) :
+	int status = path == option || glob ? read_moments(k->r, m, path) :
 		     complain(EXIT_FAILURE, "quantize: there is not enough memory");
 
 	for (int64_t i = 0; i < k->plans && !status; i++) {
@@ -419,18 +461,19 @@ static int write_layer(struct work *k, const struct layer_plan *plan, const hz_l
 	return 0;
 }
 
-/* The moments that a plan is quantized with, or NULL; products replace those of another file. */
-static int take_moments(struct work *k, const struct layer_plan *plan, const hz_tensor **moments)
+/* The products that a plan is quantized with, or NULL; they replace those of another file. */
+static int take_products(struct work *k, const struct layer_plan *plan,
+			 struct hzi_linear_factors **products)
 {
 	struct moments *const m = plan->moments;
 
-	*moments = !m ? NULL : m->products.shape[0] ? &m->products : &m->squares;
-	if (!m || !m->products.shape[0] || m->products.data)
+	*products = m && m->wanted ? &m->products : NULL;
+	if (!*products || m->products.u)
 		return 0;
 	if (k->made)
 		drop_products(k->made);
 	k->made = m;
-	return make_products(m, NULL);
+	return make_products(k->r, m, NULL);
 }
 
 static int write_layers(struct work *k)
@@ -441,7 +484,10 @@ static int write_layers(struct work *k)
 	       "bytes", "bits", "dB", "s");
 	for (int64_t i = 0; i < k->plans && !status; i++) {
 		struct layer_plan *plan = &k->plan[i];
-		hz_linear_open_opts opts = {.format = plan->format, .flags = k->r->flags};
+		hz_linear_open_opts opts = {.format = plan->format, .flags = k->r->flags,
+					    .moments = plan->moments ? &plan->moments->squares :
+								       NULL};
+		struct hzi_linear_factors *products;
 		const double start = now();
 		hz_linear *layer;
 
@@ -450,12 +496,13 @@ static int write_layers(struct work *k)
 			continue;
 		}
 		progress("%lld of %lld: %s", (long long)i + 1, (long long)k->plans, plan->t->name);
-		status = take_moments(k, plan, &opts.moments);
+		status = take_products(k, plan, &products);
 		if (status) {
 			progress_clear();
 			break;
 		}
-		status = open_rows(k->ctx, &k->m, plan, &opts, plan->t->shape[0], 1, &layer);
+		status = open_rows(k->ctx, &k->m, plan, &opts, products, plan->t->shape[0], 1,
+				   &layer);
 		if (status)
 			status = layer_refused(k->ctx, status, plan);
 		model_release(&k->m, plan->t);

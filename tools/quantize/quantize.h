@@ -6,6 +6,7 @@
 #ifndef QUANTIZE_H
 #define QUANTIZE_H
 
+#include "lib/linear/linear.h"
 #include "tools/core/model.h"
 #include "tools/core/tool.h"
 
@@ -45,11 +46,13 @@ const void *model_aligned(const struct model *m, const struct model_tensor *t, s
 /* ---- Formats (choose.c) ---------------------------------------------------------------------- */
 
 /*
- * Of activations: the means of x_k^2, and [in, in] of x_j x_k or no rows. The latter are made when
- * a matrix needs them, for one file at a time unless it cannot be read twice.
+ * Of activations: the means of x_k^2, and of x_j x_k, of which the first layer makes factors. The
+ * latter are made when a matrix needs them, for one file at a time unless it cannot be read twice.
  */
 struct moments {
-	hz_tensor squares, products;
+	hz_tensor squares;
+	bool wanted;		/* products */
+	struct hzi_linear_factors products;	/* u: from calloc(), or NULL */
 	const char *path;
 };
 
@@ -77,9 +80,10 @@ static inline size_t layer_file_bytes(size_t bytes)
 	return (bytes + 63) / 64 * 64;
 }
 
-/* Opens a layer of rows 0, step, 2 step, .. of a tensor; a library status */
+/* Opens a layer of rows 0, step, 2 step, .. of a tensor, with factors or NULL; a library status */
 int open_rows(hz_context *ctx, const struct model *m, const struct layer_plan *plan,
-	      const hz_linear_open_opts *opts, int64_t rows, int64_t step, hz_linear **layer);
+	      const hz_linear_open_opts *opts, struct hzi_linear_factors *f, int64_t rows,
+	      int64_t step, hz_linear **layer);
 
 /*
  * Prints why open_rows() failed. If the weights are the reason, a NaN for example, the tensor is

@@ -118,12 +118,12 @@ void hzi_linear_make_layout(const struct hzi_linear_header *h, const hz_lattice 
 void hzi_linear_unpack(const struct hzi_linear_layout *l, const uint8_t *codes,
 		       const uint8_t *code_of_fields, const hz_tensor *to, const hz_tensor *t);
 
-#define HZI_LINEAR_COLUMNS 8	/* of a panel of factors: a block of E8, or two of D4 that share T */
+#define HZI_LINEAR_COLUMNS 8	/* of a panel of factors: a block of E8, two of D4 that share T */
 
 /*
- * A matrix of moments H = U D U^T, U unit upper triangular: D, and U above its diagonal in panels of
- * columns, each with the rows up to its last one. Before the first layer u has H instead, on and
- * above its diagonal, of in-features as weights are rotated; that layer factors it in place.
+ * A matrix of moments H = U D U^T, U unit upper triangular: D, and U above its diagonal in panels
+ * of columns, each with the rows up to its last one. Before the first layer u has H instead, on and
+ * above its diagonal, of in-features rotated as weights are; that layer factors it in place.
  */
 struct hzi_linear_factors {
 	double *d;			/* [in] */

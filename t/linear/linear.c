@@ -9,6 +9,7 @@
  */
 #include <config.h>
 
+#include "lib/linear/linear.h"
 #include "t/core/dev.h"
 
 #define FORMATS HZ_LINEAR_NVFP4
@@ -547,13 +548,74 @@ static double product_error(const float *a, const float *b, int64_t rows, int64_
 	return sum;
 }
 
+enum { OUT = 300, IN = 530, SAMPLES = 300 };	/* of test_matrix(), at most */
+
+/*
+ * Whether two layers by the same factors are like that of `bytes`, by the matrix h of samples x: the
+ * same bytes or, where products are of rotated samples, the same error
+ */
+static bool same_by_factors(const hz_tensor *w, hz_linear_open_opts o, const float *h,
+			    float x[SAMPLES][IN], const unsigned char *bytes, double error_db)
+{
+	static float rotated[SAMPLES][IN];
+	static double d[IN];
+	static uint8_t signs[IN];
+	const int in = (int)w->shape[1];
+	const int panels = (in + HZI_LINEAR_COLUMNS - 1) / HZI_LINEAR_COLUMNS;
+	float *const u = calloc((size_t)hzi_linear_panels(panels), sizeof(*u));
+	struct hzi_linear_factors f = {d, u, HZI_LINEAR_MOMENTS};
+	struct hzi_linear_header header = {.in = in};
+	const hz_tensor pre = hz_tensor_1d(signs, HZ_U8, HZ_CPU, (in + 7) / 8);
+	hz_tensor r = hz_tensor_2d(rotated, HZ_F32, HZ_CPU, SAMPLES, in), squares = *o.moments;
+	hz_hadamard_opts opts;
+	bool same = u != NULL;
+
+	hzi_linear_choose_plan(&header);
+	opts = hzi_linear_rotation(&header);
+	opts.pre = &pre;
+	hz_hadamard_signs(signs, in, 0);
+	r.stride[0] = IN;
+	memcpy(rotated, x, sizeof(rotated));
+	if (o.flags && hz_hadamard(devs[0].ctx, &r, &r, &opts))
+		bail("%s", hz_errmsg(devs[0].ctx));
+	for (int i = 0; i < in * in && u; i++) {
+		const int k = i / in, row = i % in;
+		double sum = 0;
+
+		for (int s = 0; s < SAMPLES && row <= k && o.flags; s++)
+			sum += (double)rotated[s][k] * (double)rotated[s][row] / SAMPLES;
+		if (row <= k)
+			u[hzi_linear_panels(k / HZI_LINEAR_COLUMNS) + row * HZI_LINEAR_COLUMNS +
+			  k % HZI_LINEAR_COLUMNS] = o.flags ? (float)sum : h[k * in + row];
+	}
+	o.moments = &squares;
+	for (int i = 0; i < 2 && u; i++) {
+		unsigned char *other;
+		hz_linear_info info;
+		hz_linear *l;
+
+		if (hzi_linear_open_factored(devs[0].ctx, &l, w, &o, &f) ||
+		    hz_linear_get_info(l, &info))
+			bail("%s", hz_errmsg(devs[0].ctx));
+		other = malloc((size_t)info.bytes);
+		if (!other || hz_linear_save(devs[0].ctx, l, other, (size_t)info.bytes))
+			bail("%s", hz_errmsg(devs[0].ctx));
+		same &= f.state == HZI_LINEAR_FACTORS;
+		same &= o.flags ? fabs(info.error_db - error_db) < 0.05 :
+				  !memcmp(bytes, other, (size_t)info.bytes);
+		hz_linear_close(l);
+		free(other);
+	}
+	free(u);
+	return same;
+}
+
 /*
  * A matrix of moments: products with activations like those have less error than with its diagonal,
  * the layer reports it, and its bytes are the same on every context.
  */
 static void test_matrix(int out, int in, size_t each)
 {
-	enum { OUT = 300, IN = 530, SAMPLES = 300 };	/* at most */
 	static const struct {
 		int format;
 		double most;		/* of the error with the diagonal */
@@ -631,6 +693,10 @@ static void test_matrix(int out, int in, size_t each)
 			}
 			hz_linear_close(l);
 		}
+		same &= same_by_factors(&weights, (hz_linear_open_opts){
+				.format = formats[f].format, .moments = &moments[0],
+				.flags = f % 2 ? HZ_LINEAR_ROTATE : 0,
+			}, h, x, bytes, info.error_db);
 		free(bytes);
 		ok(error[1] < formats[f].most * error[0] && same &&
 		   fabs(10 * log10(damped) - info.error_db) < 0.01,
@@ -653,6 +719,10 @@ static void refuse(int status, int want, const char *message, const char *what)
 static void test_refusals(void)
 {
 	static float w[6][8], x[2][8], y[2][6], b[6], m[8], matrix[8][8];
+	static float u[64], one[8] = {1, 1, 1, 1, 1, 1, 1, 1};
+	static double d[8];
+	struct hzi_linear_factors factors = {d, u, HZI_LINEAR_MOMENTS};
+	const hz_tensor ones = hz_tensor_1d(one, HZ_F32, HZ_CPU, 8);
 	hz_tensor square = hz_tensor_2d(matrix, HZ_F32, HZ_CPU, 8, 8);
 	hz_context *const ctx = devs[0].ctx;
 	const hz_tensor wt = hz_tensor_2d(w, HZ_F32, HZ_CPU, 6, 8), moments =
@@ -687,6 +757,12 @@ static void test_refusals(void)
 	o = (hz_linear_open_opts){.moments = &square};
 	matrix[5][2] = matrix[2][5] = 1.5f;
 	refuse(OPEN(&o, &wt), HZ_EINVAL, "not positive semidefinite", "an indefinite matrix");
+	for (int i = 0; i < 64; i++)
+		u[i % 8 * 8 + i / 8] = matrix[i / 8][i % 8];
+	for (int i = 0; i < 2; i++)
+		refuse(hzi_linear_open_factored(ctx, &l, &wt, &(hz_linear_open_opts){
+				.moments = &ones}, &factors), HZ_EINVAL,
+		       "not positive semidefinite", "factors of one, also later");
 	matrix[5][2] = NAN;
 	refuse(OPEN(&o, &wt), HZ_EINVAL, "moments[5][2] is nan", "NaN in a matrix of moments");
 	matrix[6][6] = -1;

@@ -8,7 +8,7 @@ libhz_la_SOURCES += \
 	gpu/lattice/contiguous_d4_e8.c gpu/lattice/generic.c gpu/lattice/images.c \
 	gpu/lattice/routes.c gpu/linear/images.c gpu/linear/linear.c gpu/mhc/coef.c gpu/mhc/coef_bwd.c gpu/mhc/coef_bwd_fused.c gpu/mhc/coef_bwd_wgmma.c \
 	gpu/mhc/coef_generic.c gpu/mhc/coef_generic_bwd.c gpu/mhc/coef_input_fused.c \
-	gpu/mhc/coef_mma.c gpu/mhc/coef_persistent.c gpu/mhc/coef_small_batch.c gpu/mhc/coef_splitk.c gpu/mhc/coef_wgmma.c \
+	gpu/mhc/coef_gemv.c gpu/mhc/coef_mma.c gpu/mhc/coef_persistent.c gpu/mhc/coef_small_batch.c gpu/mhc/coef_splitk.c gpu/mhc/coef_wgmma.c \
 	gpu/mhc/common.c \
 	gpu/mhc/gated.c gpu/mhc/gated_bwd_wgmma.c gpu/mhc/gated_cluster.c \
 	gpu/mhc/gated_fused.c gpu/mhc/gated_gemv.c gpu/mhc/gated_wgmma.c \
@@ -87,7 +87,7 @@ HZ_CU = \
 	gpu/lattice/contiguous_d4_e8.cu gpu/lattice/cube.cu \
 	gpu/lattice/generic.cu gpu/lattice/generic_basis.cu gpu/lattice/rows.cu gpu/lattice/shaped.cu \
 	gpu/linear/decode.cu gpu/mhc/coef_bwd_fused.cu \
-	gpu/mhc/coef_generic.cu gpu/mhc/coef_generic_bwd.cu gpu/mhc/coef_input_fused.cu \
+	gpu/mhc/coef_gemv.cu gpu/mhc/coef_generic.cu gpu/mhc/coef_generic_bwd.cu gpu/mhc/coef_input_fused.cu \
 	gpu/mhc/coef_mma.cu gpu/mhc/coef_persistent.cu gpu/mhc/coef_small_batch.cu gpu/mhc/coef_splitk.cu \
 	gpu/mhc/coef_wgmma.cu gpu/mhc/coef_bwd_wgmma.cu gpu/mhc/mix.cu \
 	gpu/mhc/mix_bwd.cu gpu/mhc/sinkhorn.cu gpu/mhc/sinkhorn_4.cu gpu/mhc/sinkhorn_8.cu gpu/qgemm/group.cu gpu/qgemm/group_codes.cu gpu/qgemm/group_one_row.cu gpu/qgemm/group_floats.cu gpu/qgemm/group_gemv.cu gpu/qgemm/group_skinny.cu gpu/qgemm/group_wgmma.cu gpu/qgemm/linear_gemv.cu gpu/qgemm/mma_sync.cu \

@@ -3,8 +3,8 @@
  *
  * SPDX-License-Identifier: BSD-2-Clause
  *
- * Routes coef_wgmma, coef_mma and coef_generic launch a kernel for each step; they differ in the
- * projection.
+ * Routes coef_gemv, coef_wgmma, coef_mma and coef_generic launch a kernel for each step; they differ
+ * in the projection.
  */
 #include <config.h>
 
@@ -40,6 +40,7 @@ struct hzi_mhc_projection hzi_cuda_mhc_plan_projection(const struct hz_context *
 		to.phi = hzi_cuda_mhc_take(ctx, used, hzi_cuda_mhc_wgmma_phi_floats(s));
 	to.splits = by == HZI_MHC_WGMMA ? hzi_cuda_mhc_wgmma_project_splits(ctx, s) :
 		    by == HZI_MHC_MMA ? hzi_cuda_mhc_mma_project_splits(ctx, s) :
+		    by == HZI_MHC_GEMV ? hzi_cuda_mhc_gemv_project_splits(ctx, s) :
 					hzi_cuda_mhc_generic_project_splits(ctx, s);
 	if (by != HZI_MHC_GENERIC && to.splits > (s->n > 4 ? FEW_SPLITS : 1))
 		to.parts = hzi_cuda_mhc_take(ctx, used, to.splits * s->groups * (m + 1));
@@ -110,6 +111,7 @@ int hzi_cuda_mhc_project(struct hz_context *ctx, const char *op, const struct hz
 		return HZ_OK;
 	HZ_CHECK(to->by == HZI_MHC_WGMMA ? hzi_cuda_mhc_wgmma_project(ctx, op, &p, to->phi) :
 		 to->by == HZI_MHC_MMA ? hzi_cuda_mhc_mma_project(ctx, op, &p) :
+		 to->by == HZI_MHC_GEMV ? hzi_cuda_mhc_gemv_project(ctx, op, &p) :
 					 hzi_cuda_mhc_generic_project(ctx, op, &p));
 	if (!to->parts)
 		return HZ_OK;

@@ -5,7 +5,7 @@
  *
  * Calls go down: routes.c lists the routes of mhc_streams, mhc_streams_bwd, mhc_recompute (mix.c,
  * mix_bwd.c), mhc_pre (coef_small_batch.c, coef_splitk.c, coef_input_fused.c, coef_persistent.c,
- * coef_wgmma.c, coef.c), mhc_pre_bwd (coef_bwd.c), mhc_gated (gated_gemv.c, gated_wgmma.c,
+ * coef_gemv.c, coef_wgmma.c, coef.c), mhc_pre_bwd (coef_bwd.c), mhc_gated (gated_gemv.c, gated_wgmma.c,
  * gated_fused.c) and mhc_gated_bwd (gated_bwd_wgmma.c, gated_fused.c). These call launchers of
  * single kernels: coef_generic.c, coef_generic_bwd.c, coef_mma.c, coef_bwd_fused.c,
  * coef_bwd_wgmma.c; then common.c.
@@ -30,7 +30,7 @@ hzi_cuda_mhc_run_fn hzi_cuda_mhc_mix_vectorized, hzi_cuda_mhc_mix_strided,
 	hzi_cuda_mhc_mix_bwd_vectorized, hzi_cuda_mhc_mix_bwd_strided,
 	hzi_cuda_mhc_recompute_vectorized, hzi_cuda_mhc_recompute_strided,
 	hzi_cuda_mhc_coef_small_batch, hzi_cuda_mhc_coef_input_fused, hzi_cuda_mhc_coef_persistent,
-	hzi_cuda_mhc_coef_splitk, hzi_cuda_mhc_coef_wgmma, hzi_cuda_mhc_coef_mma,
+	hzi_cuda_mhc_coef_splitk, hzi_cuda_mhc_coef_gemv, hzi_cuda_mhc_coef_wgmma, hzi_cuda_mhc_coef_mma,
 	hzi_cuda_mhc_coef_generic,
 	hzi_cuda_mhc_coef_bwd_fused, hzi_cuda_mhc_coef_bwd_wgmma, hzi_cuda_mhc_coef_bwd_mma,
 	hzi_cuda_mhc_coef_bwd_generic, hzi_cuda_mhc_gated_fused, hzi_cuda_mhc_gated_wgmma,
@@ -41,7 +41,7 @@ hzi_cuda_mhc_unsupported_fn hzi_cuda_mhc_mix_vectorized_unsupported,
 	hzi_cuda_mhc_mix_bwd_vectorized_unsupported, hzi_cuda_mhc_recompute_vectorized_unsupported,
 	hzi_cuda_mhc_coef_small_batch_unsupported, hzi_cuda_mhc_coef_input_fused_unsupported,
 	hzi_cuda_mhc_coef_persistent_unsupported, hzi_cuda_mhc_coef_splitk_unsupported,
-	hzi_cuda_mhc_coef_wgmma_unsupported,
+	hzi_cuda_mhc_coef_gemv_unsupported, hzi_cuda_mhc_coef_wgmma_unsupported,
 	hzi_cuda_mhc_coef_mma_unsupported,
 	hzi_cuda_mhc_coef_bwd_fused_unsupported, hzi_cuda_mhc_coef_bwd_wgmma_unsupported,
 	hzi_cuda_mhc_coef_bwd_mma_unsupported, hzi_cuda_mhc_gated_fused_unsupported,
@@ -51,7 +51,8 @@ hzi_cuda_mhc_unsupported_fn hzi_cuda_mhc_mix_vectorized_unsupported,
 
 hzi_cuda_mhc_workspace_fn hzi_cuda_mhc_mix_bwd_workspace, hzi_cuda_mhc_coef_small_batch_workspace,
 	hzi_cuda_mhc_coef_input_fused_workspace, hzi_cuda_mhc_coef_persistent_workspace,
-	hzi_cuda_mhc_coef_splitk_workspace, hzi_cuda_mhc_coef_wgmma_workspace,
+	hzi_cuda_mhc_coef_splitk_workspace, hzi_cuda_mhc_coef_gemv_workspace,
+	hzi_cuda_mhc_coef_wgmma_workspace,
 	hzi_cuda_mhc_coef_mma_workspace,
 	hzi_cuda_mhc_coef_generic_workspace,
 	hzi_cuda_mhc_coef_bwd_fused_workspace, hzi_cuda_mhc_coef_bwd_wgmma_workspace,
@@ -196,8 +197,8 @@ static inline struct hzi_mhc_rule hzi_cuda_mhc_rule_of_copy(struct hzi_mhc_rule 
 
 /* ---- Means, projection, coefficients (coef.c) ------------------------------------------------ */
 
-/* What multiplies x and phi: coef_generic.c, coef_mma.c, coef_wgmma.c */
-enum hzi_mhc_products { HZI_MHC_GENERIC, HZI_MHC_MMA, HZI_MHC_WGMMA };
+/* What multiplies x and phi: coef_generic.c, coef_mma.c, coef_wgmma.c, coef_gemv.c */
+enum hzi_mhc_products { HZI_MHC_GENERIC, HZI_MHC_MMA, HZI_MHC_WGMMA, HZI_MHC_GEMV };
 
 /* Parts of the workspace for sums of x and phi, and how they are made */
 struct hzi_mhc_projection {
@@ -265,6 +266,11 @@ int64_t hzi_cuda_mhc_wgmma_phi_floats(const struct hzi_mhc_shape *s);
 int hzi_cuda_mhc_wgmma_project_splits(const struct hz_context *ctx, const struct hzi_mhc_shape *s);
 int hzi_cuda_mhc_wgmma_project(struct hz_context *ctx, const char *op,
 			       const struct hzi_mhc_project *p, float *phi);
+
+/* coef_gemv.c */
+int hzi_cuda_mhc_gemv_project_splits(const struct hz_context *ctx, const struct hzi_mhc_shape *s);
+int hzi_cuda_mhc_gemv_project(struct hz_context *ctx, const char *op,
+			      const struct hzi_mhc_project *p);
 
 /* coef_generic.c */
 int hzi_cuda_mhc_generic_project_splits(const struct hz_context *ctx,

@@ -9,7 +9,7 @@
 #include "lib/core/route.h"
 
 /*
- * Costs of mhc_pre are ranks: those of coef_mma and coef_generic are their indices, 5 and 6. Of
+ * Costs of mhc_pre are ranks: those of coef_mma and coef_generic are their indices, 6 and 7. Of
  * equal ranks the earlier row wins.
  */
 
@@ -43,12 +43,17 @@ static int64_t splitk_tokens(const struct hz_context *ctx, const struct hzi_mhc_
 #define MANY 8192
 #define MANY_BESIDE_MMA 1024
 
-HZI_RANK(small_batch, struct hzi_mhc_pre_args, a->s.tokens <= SMALL_BATCH, 0, 7)
-HZI_RANK(splitk, struct hzi_mhc_pre_args, a->s.tokens <= splitk_tokens(ctx, a), 1, 7)
-HZI_RANK(input_fused, struct hzi_mhc_pre_args, input_fused_makes_all(a), 2, 5)
+HZI_RANK(small_batch, struct hzi_mhc_pre_args, a->s.tokens <= SMALL_BATCH, 0, 8)
+HZI_RANK(splitk, struct hzi_mhc_pre_args, a->s.tokens <= splitk_tokens(ctx, a), 1, 8)
+HZI_RANK(input_fused, struct hzi_mhc_pre_args, input_fused_makes_all(a), 2, 6)
+
+/* Groups of tokens up to which coef_gemv is the fastest of the routes with a launch for each step */
+#define GEMV_GROUPS 16
+
+HZI_RANK(gemv, struct hzi_mhc_pre_args, a->s.groups <= GEMV_GROUPS, 4, 8)
 
 /* coef_wgmma computes 80 rows in any case. */
-HZI_RANK(wgmma, struct hzi_mhc_pre_args, a->rule.m > 32, 4, 7)
+HZI_RANK(wgmma, struct hzi_mhc_pre_args, a->rule.m > 32, 5, 8)
 
 /*
  * Tokens from which on gated_wgmma is the faster route: us on an H200 of 192 44.4, gated_cluster
@@ -65,7 +70,7 @@ static int64_t persistent_cost(const struct hz_context *ctx, const void *args)
 	const struct hzi_mhc_pre_args *a = args;
 
 	(void)ctx;
-	return a->s.tokens >= MANY ? 3 : a->s.tokens >= MANY_BESIDE_MMA ? 5 : 7;
+	return a->s.tokens >= MANY ? 3 : a->s.tokens >= MANY_BESIDE_MMA ? 6 : 8;
 }
 
 /* ---- Tables ---------------------------------------------------------------------------------- */
@@ -95,6 +100,8 @@ static const struct hzi_route pre[] = {
 	 FUNCTIONS(coef_input_fused), WORKSPACE(coef_input_fused), .cost = input_fused_cost},
 	{"coef_persistent", "4 streams of 16 bits, coefficients of many tokens", HZI_SM_90A,
 	 FUNCTIONS(coef_persistent), WORKSPACE(coef_persistent), .cost = persistent_cost},
+	{"coef_gemv", "projection of few tokens by products of f32, aligned rows", HZI_ANY_ARCH,
+	 FUNCTIONS(coef_gemv), WORKSPACE(coef_gemv), .cost = gemv_cost},
 	{"coef_wgmma", "bf16 streams, phi of more than 32 rows: projection by wgmma",
 	 HZI_SM_90A, FUNCTIONS(coef_wgmma), WORKSPACE(coef_wgmma), .cost = wgmma_cost},
 	{"coef_mma", "projection on tensor cores, aligned rows", HZI_SM_80, FUNCTIONS(coef_mma),

@@ -50,13 +50,17 @@ int hzi_cuda_quantize_contiguous(struct hz_context *ctx, const void *args)
 	const struct hzi_codes_args *a = args;
 	const struct hzi_quantize_map *map = &a->map;
 	const int64_t elements = hzi_quantize_elements(map), vector = vector_elements(a);
-	const int64_t each =
-		a->dequantize ? HZI_DEQUANTIZE_VECTORS : HZI_QUANTIZE_VECTORS(a->x_dtype);
+	/* Few enough that all SMs have work */
+	const int64_t wave = HZI_QUANT_THREADS * hzi_cuda_device(ctx)->sms;
+	const int64_t each = a->dequantize ? HZI_DEQUANTIZE_VECTORS :
+			     min_of(HZI_QUANTIZE_VECTORS(a->x_dtype),
+				    ceil_div(max_of(1, elements / vector), wave));
 	struct hzi_quantize_contiguous p = {
 		.x = a->dequantize ? a->q : a->x, .y = a->dequantize ? a->x : a->q,
 		.scales = a->scales,
 		.zeros = a->zeros, .vectors = elements / vector, .elements = elements,
 		.is_signed = a->q_dtype == HZ_S8, .scale = a->scale, .zero = a->zero,
+		.each = (int32_t)each,
 	};
 	const struct hzi_launch launch = {
 		.grid = {(unsigned)max_of(1, ceil_div(p.vectors, HZI_QUANT_THREADS * each))},

@@ -18,7 +18,9 @@ template <int DTYPE>
 HZ_DEVICE void quantize_contiguous(const hzi_quantize_contiguous &p)
 {
 	constexpr int vectors = HZI_QUANTIZE_VECTORS(DTYPE);
-	const int64_t first = (int64_t)blockIdx.x * (HZI_QUANT_THREADS * vectors) + threadIdx.x;
+	const int64_t begin = (int64_t)blockIdx.x * (HZI_QUANT_THREADS * p.each);
+	const int64_t end = min(p.vectors, begin + HZI_QUANT_THREADS * p.each);
+	const int64_t first = begin + threadIdx.x;
 	const int32_t zero = p.zeros ? read_zero(p.zeros, 0, p.is_signed) : p.zero;
 	const divisor all = make_divisor(p.scales ? p.scales[0] : p.scale, zero, p.is_signed);
 	uint4 v[vectors];
@@ -27,14 +29,14 @@ HZ_DEVICE void quantize_contiguous(const hzi_quantize_contiguous &p)
 	for (int j = 0; j < vectors; j++) {
 		const int64_t i = first + j * HZI_QUANT_THREADS;
 
-		if (i < p.vectors)
+		if (i < end)
 			v[j] = ((const uint4 *)p.x)[i];
 	}
 #pragma unroll
 	for (int j = 0; j < vectors; j++) {
 		const int64_t i = first + j * HZI_QUANT_THREADS;
 
-		if (i >= p.vectors)
+		if (i >= end)
 			break;
 		if (p.row.divisor == 0) {
 			store_code_vector<DTYPE>(p.y, i, v[j], all);

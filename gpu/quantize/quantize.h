@@ -17,7 +17,7 @@
 #include "hurwitz.h"
 
 #define HZI_QUANT_THREADS 256
-/* 16-byte vectors of floats in flight per thread: twice as many of 16-bit floats */
+/* 16-byte vectors of floats in flight per thread, at most: twice as many of 16-bit floats */
 #define HZI_QUANTIZE_VECTORS(dtype) ((dtype) == HZ_F32 ? 4 : 8)
 #define HZI_DEQUANTIZE_VECTORS 2	/* the same for dequantization, for all types */
 #define HZI_MINMAX_VECTORS 8
@@ -61,7 +61,8 @@ struct hzi_quantize_contiguous {
 	struct hzi_fastdiv row, group;
 	int32_t is_signed;		/* codes are s8 */
 	float scale;
-	int32_t zero, pad_;
+	int32_t zero;
+	int32_t each;			/* vectors a thread, to quantize */
 };
 static_assert(sizeof(struct hzi_quantize_contiguous) == 96, "the same layout for C and CUDA");
 

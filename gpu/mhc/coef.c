@@ -42,7 +42,7 @@ struct hzi_mhc_projection hzi_cuda_mhc_plan_projection(const struct hz_context *
 		    by == HZI_MHC_MMA ? hzi_cuda_mhc_mma_project_splits(ctx, s) :
 		    by == HZI_MHC_GEMV ? hzi_cuda_mhc_gemv_project_splits(ctx, s) :
 					hzi_cuda_mhc_generic_project_splits(ctx, s);
-	if (by != HZI_MHC_GENERIC && to.splits > (s->n > 4 ? FEW_SPLITS : 1))
+	if (by != HZI_MHC_GENERIC && to.splits > (s->n > 4 && by != HZI_MHC_GEMV ? FEW_SPLITS : 1))
 		to.parts = hzi_cuda_mhc_take(ctx, used, to.splits * s->groups * (m + 1));
 	to.sums = hzi_cuda_mhc_take(ctx, used, (to.parts ? 1 : to.splits) * s->groups * (m + 1));
 	return to;

@@ -333,7 +333,8 @@ HZ_DEVICE void encode_blocks(const hzi_lattice_generic &p, const scale_table &ta
 
 			/* Points that differ from x by longer vectors are as far as that. */
 			far = 1.99f - sqrtf(error);
-			far = far > 0 ? far * far : 0;
+			/* Moves are against the signs of e, too: error + 2 and more. */
+			far = far > 0 ? fminf(far * far, error + 1.99f) : 0;
 			most = 0.999f + 0.5f * (error - least);
 			moves = 0.9999f * error < least && least < far;
 			b.extra |= 0.9999f * error < least && !moves ? 1u << t : 0;

@@ -525,6 +525,34 @@ static void test_encode(uint64_t *rnd)
 	free(v);
 }
 
+/*
+ * The largest scale has an inner point, but the best code is clipped at another scale: it is the
+ * nearest point, outside of the code, moved by a vector against the remainder.
+ */
+static void test_backward_move(uint64_t *rnd)
+{
+	static const float block[8] = {3.28125f, -1.09375f, -1.09375f, -6.5625f, -1.09375f,
+				       3.28125f, 3.28125f, -5.46875f};
+	const hz_lattice_opts o = {.preset = HZ_LATTICE_PRESET_E8_4_50, .flags = HZ_LATTICE_WIDE};
+	hz_lattice *l = lattice_new(devs[0].ctx, &o);
+	float x[8 * 70];
+	struct job j = {.l = l, .rows = 1, .n = 8 * 70, .dtype = HZ_F32, .x = x};
+	int good = 1;
+
+	for (int i = 0; i < 70; i++)
+		memcpy(x + 8 * i, block, sizeof(block));
+	for (int d = 0; d < ndevs; d++) {
+		struct result r;
+
+		good &= encode_on(&devs[d], rnd, &j, &r);
+		for (int i = 0; i < 70; i++)
+			good &= r.t[i] == 13 && ((const uint32_t *)r.codes)[i] == 0x944e7eec;
+		result_free(&r);
+	}
+	ok(good, "a clipped block: the best of all scales everywhere");
+	hz_lattice_close(l);
+}
+
 /* Every device, layout and packing: the same codes and values as devs[0] */
 static void test_devices(uint64_t *rnd)
 {
@@ -882,6 +910,7 @@ int main(void)
 	dev_open_routes(HZI_OP_lattice_decode);
 	test_labels(&rnd);
 	test_encode(&rnd);
+	test_backward_move(&rnd);
 	test_devices(&rnd);
 	if (tap_cuda() || tap_quick())
 		test_many(&rnd);

@@ -313,7 +313,7 @@ HZ_DEVICE void encode_blocks(const hzi_lattice_generic &p, const scale_table &ta
 				b.least = own;
 				b.flags = (b.flags & 0xffff) | (uint32_t)t << 16 | FOUND | FITS;
 			} else if (!in && (!(b.flags & FOUND) || 0.9999f * square *
-					   other_bound(y, x, error) < b.least)) {
+					   inside_bound<SHAPING>(q, y, x, error) < b.least)) {
 				b.flags |= 1u << t;
 			}
 		}

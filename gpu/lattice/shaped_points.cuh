@@ -113,41 +113,108 @@ HZ_DEVICE float beyond_of(float q, const float (&y)[8])
 	return far > 0 ? hzi_lmul(0.5f, hzi_lmul(far, far)) : 0;
 }
 
-/* hzi_label_has() for E8, without arrays that are indexed at run time */
-HZ_DEVICE bool on_border(int log2q, const float (&p)[8])
+/*
+ * Fields of a point's label before they are reduced, n_i + 64, as bytes. Even numbers q / 2 and
+ * more that are added change neither fields nor whether turns are odd.
+ */
+struct packed_fields {
+	uint32_t word[2], h;
+};
+
+HZ_DEVICE packed_fields pack_fields(float q, const float (&p)[8])
 {
-	const int32_t q = 1 << log2q, h = integer_of(p[0]) & 1;
-	int32_t n[8], key[8], most = 0, least = INT32_MAX, sum = 0, tops = 0, turns = 0, flip = 0;
-	int32_t differ = 0;
+	packed_fields f;
+
+	f.h = (uint32_t)integer_of(p[0]) & 1;
+
+	const float offset = 128.5f * (q - (float)f.h) + 64 * 257;
 
 #pragma unroll
-	for (int i = 0; i < 8; i++) {
-		const int32_t m = (integer_of(p[i]) - h + q) >> 1;
+	for (int k = 0; k < 2; k++) {
+		uint32_t half[2];
 
-		n[i] = m & (q - 1);
-		flip = i == 0 ? n[i] & q / 2 : flip;
-		n[i] ^= flip;
-		turns ^= (m - n[i] - flip) >> log2q;
-		key[i] = abs(2 * n[i] + h - q) * 8 + 7 - i;
-		most = max(most, key[i]);
-		least = min(least, key[i]);
-		sum += key[i] >> 3;
-		tops ^= n[i];
+#pragma unroll
+		for (int j = 0; j < 2; j++) {
+			const float low = p[4 * k + 2 * j], high = p[4 * k + 2 * j + 1];
+
+			half[j] = __float_as_uint(fmaf(0.5f, low, fmaf(128, high, offset)) +
+						  ROUND_BIAS);
+		}
+		f.word[k] = __byte_perm(half[0], half[1], 0x5410);
 	}
-	const int32_t free_bit = turns & 1, other = (turns ^ tops >> (log2q - 1)) & 1;
-	const bool flipped = sum + free_bit * (2 * q - 2 * (most >> 3)) >
+	return f;
+}
+
+/*
+ * As hzi_label_of(): fields n_i, whose tops are flipped if that of n_0 is set; of E8 also the
+ * parity of the turns by q in all coordinates, and that of the tops
+ */
+struct label_fields {
+	uint32_t n[2], turns, tops;
+};
+
+HZ_DEVICE label_fields reduce_fields(int log2q, const packed_fields &f)
+{
+	const uint32_t q = 1u << log2q;
+	const uint32_t flip = f.word[0] & q / 2;
+	uint32_t all = f.word[0] ^ f.word[1];
+	label_fields l;
+
+#pragma unroll
+	for (int k = 0; k < 2; k++)
+		l.n[k] = (f.word[k] & (q - 1) * 0x01010101) ^ flip * 0x01010101;
+	all ^= all >> 16;
+	all ^= all >> 8;
+	l.tops = all >> (log2q - 1) & 1;
+	l.turns = (all >> log2q & 1) ^ (flip ? l.tops : 0);
+	return l;
+}
+
+/* hzi_label_has() for E8, points with |p_i| <= 2 q + 2 */
+HZ_DEVICE bool has_label(int log2q, const float (&p)[8])
+{
+	const uint32_t q = 1u << log2q;
+	const packed_fields f = pack_fields((float)q, p);
+	const label_fields l = reduce_fields(log2q, f);
+	const uint32_t other = l.turns ^ l.tops;
+	uint32_t w[2], keys[4], sum = 0, differ[2];	/* w: the point of CUBE, plus q */
+
+#pragma unroll
+	for (int k = 0; k < 2; k++) {
+		w[k] = 2 * l.n[k] + f.h * 0x01010101;
+
+		const uint32_t size = __vabsdiffu4(w[k], q * 0x01010101);
+		const uint32_t key = size * 8 + (k ? 0x00010203 : 0x04050607);
+
+		sum += __vsadu4(w[k], q * 0x01010101);
+		keys[2 * k] = key & 0x00ff00ff;
+		keys[2 * k + 1] = key >> 8 & 0x00ff00ff;
+	}
+	uint32_t most = max_x2<HZ_F16>(max_x2<HZ_F16>(keys[0], keys[1]),
+				       max_x2<HZ_F16>(keys[2], keys[3]));
+	uint32_t least = min_x2<HZ_F16>(min_x2<HZ_F16>(keys[0], keys[1]),
+					min_x2<HZ_F16>(keys[2], keys[3]));
+
+	most = max(most & 0xffff, most >> 16);
+	least = min(least & 0xffff, least >> 16);
+
+	const bool flipped = sum + l.turns * (2 * q - 2 * (most >> 3)) >
 			     4 * q + 2 * other * (least >> 3);
-	const int32_t moved = flipped ? other ? least : -1 : free_bit ? most : -1;
+	const uint32_t moved = flipped ? least : most, at = 7 - (moved & 7);
 
 #pragma unroll
-	for (int i = 0; i < 8; i++) {
-		int32_t w = 2 * (n[i] ^ (flipped ? q / 2 : 0)) + h - q;
-
-		if (key[i] == moved)
-			w += w >= 0 ? -2 * q : 2 * q;
-		differ |= w ^ integer_of(p[i]);
+	for (int k = 0; k < 2; k++) {
+		w[k] ^= flipped ? q * 0x01010101 : 0;
+		differ[k] = (2 * f.word[k] + f.h * 0x01010101) ^ 0x80808080 ^ w[k];
 	}
-	return differ == 0;
+	if (flipped ? other : l.turns) {
+		const uint32_t own = __byte_perm(w[0], w[1], at) & 255;
+		const uint32_t to = (own + (own >= q ? 0 - 2 * q : 2 * q)) & 255;
+
+		differ[0] ^= at < 4 ? (own ^ to) << 8 * at : 0;
+		differ[1] ^= at < 4 ? 0 : (own ^ to) << 8 * (at & 3);
+	}
+	return !(differ[0] | differ[1]);
 }
 
 /* hzi_shaped_inside() */
@@ -157,7 +224,7 @@ HZ_DEVICE bool inside(const hzi_lattice_rule &r, float q, const float (&p)[8])
 	if constexpr (SHAPING == HZI_SHAPING_E8) {
 		const float reach = reach_of(p);
 
-		return reach < 2 * q || (reach == 2 * q && on_border(r.log2q, p));
+		return reach < 2 * q || (reach == 2 * q && has_label(r.log2q, p));
 	} else {
 		const float h = (float)(integer_of(p[0]) & 1);
 		float most = 0, sum = 0;
@@ -172,15 +239,25 @@ HZ_DEVICE bool inside(const hzi_lattice_rule &r, float q, const float (&p)[8])
 	}
 }
 
+/* hzi_label_of() of a point of the code */
 template <int SHAPING>
 HZ_DEVICE uint32_t label_of(const hzi_lattice_rule &r, const float (&p)[8])
 {
-	int32_t g[8];
+	const int b = r.log2q;
+	const packed_fields f = pack_fields((float)r.q, p);
+	const label_fields l = reduce_fields(b, f);
+	uint32_t label = 0;
 
 #pragma unroll
-	for (int i = 0; i < 8; i++)
-		g[i] = integer_of(p[i]);
-	return hzi_label_of(SHAPING, r.log2q, g);
+	for (int k = 0; k < 2; k++) {
+		uint32_t x = l.n[k];
+
+		x = (x | x >> (8 - b)) & ((1u << 2 * b) - 1) * 0x10001;
+		x = (x | x >> (16 - 2 * b)) & ((1u << 4 * b) - 1);
+		label |= x << 4 * b * k;
+	}
+	label = (label & ~(1u << 7 * b)) | f.h << 7 * b;
+	return SHAPING == HZI_SHAPING_E8 ? label | l.turns << (b - 1) : label;
 }
 
 /* e = y - p / 2; returns the squared distance: hzi_shaped_error() */
@@ -442,19 +519,24 @@ HZ_DEVICE void move_point(const float (&p)[8], vector w, float (&to)[8])
 		to[i] = p[i] + (w.set >> i & 1 ? w.negative >> i & 1 ? -size : size : 0);
 }
 
-/* For each vector w: f(word, bit, <x, w>), but twice that of (+-1/2)^8 */
-template <class F>
-HZ_DEVICE void for_products(const float (&x)[8], F f)
+/*
+ * For each vector w: f(word, <x, w>), but twice that of (+-1/2)^8; from the last bit of a word to
+ * the first one. skip(word, n) stands for n bits without a vector.
+ */
+template <class F, class S>
+HZ_DEVICE void for_products(const float (&x)[8], F f, S skip)
 {
 	float lower[16], upper[16];
 
 #pragma unroll
-	for (int i = 0; i < 7; i++) {
+	for (int i = 6; i >= 0; i--) {
 #pragma unroll
-		for (int j = i + 1; j < 8; j++) {
-			f(i >> 2, 1u << ((8 * i + j) & 31), hzi_ladd(x[i], x[j]));
-			f(2 + (i >> 2), 1u << ((8 * i + j) & 31), hzi_ladd(x[i], -x[j]));
+		for (int j = 7; j > i; j--) {
+			f(i >> 2, hzi_ladd(x[i], x[j]));
+			f(2 + (i >> 2), hzi_ladd(x[i], -x[j]));
 		}
+		skip(i >> 2, i + 1);
+		skip(2 + (i >> 2), i + 1);
 	}
 #pragma unroll
 	for (uint32_t k = 0; k < 16; k++) {
@@ -462,9 +544,15 @@ HZ_DEVICE void for_products(const float (&x)[8], F f)
 		upper[k] = hzi_shaped_four(&x[4], k);
 	}
 #pragma unroll
-	for (uint32_t k = 0; k < 64; k++)
-		f(4 + (int)k / 32, 1u << (k & 31),
-		  hzi_ladd(lower[k & 15], upper[hzi_shaped_signs(k) >> 4]));
+	for (int k = 63; k >= 0; k--)
+		f(4 + k / 32,
+		  hzi_ladd(lower[k & 15], upper[hzi_shaped_signs((uint32_t)k) >> 4]));
+}
+
+/* Appends the sign of x to a word of a set, below what it has. */
+HZ_DEVICE void append_sign(uint32_t &word, float x)
+{
+	word = __funnelshift_l(__float_as_uint(x), word, 1);
 }
 
 /* The first vector of a set, which is removed; -1: none is left. */
@@ -524,16 +612,21 @@ HZ_DEVICE void keep_inside(float q, const float (&p)[8], bool outside, const vec
 
 	if (reach_of(p) < limit - 2)
 		return;
-	for_products(p, [&](int word, uint32_t bit, float x) {
-		const float size = fabsf(word < 4 ? x : 0.5f * x);
+	for_products(p, [&](int word, float x) {
+		const float scale = word < 4 ? 1.0f : 0.5f;
 
-		below.word[word] |= size == limit - 2 ? bit : 0;
-		facets.word[word] |= size >= limit ? bit : 0;
-		negative.word[word] |= x < 0 ? bit : 0;
+		append_sign(below.word[word], fmaf(-scale, fabsf(x), limit - 3));
+		append_sign(facets.word[word], fmaf(-scale, fabsf(x), limit - 1));
+		append_sign(negative.word[word], x);
+	}, [&](int word, int n) {
+		below.word[word] <<= n;
+		facets.word[word] <<= n;
+		negative.word[word] <<= n;
 	});
 #pragma unroll
 	for (int k = 0; k < WORDS; k++)
-		moves.word[k] &= ~(below.word[k] & ~(negative.word[k] ^ minus.word[k]));
+		moves.word[k] &= ~(below.word[k] & ~facets.word[k] &
+				   ~(negative.word[k] ^ minus.word[k]));
 	/* The caller looks at what is left: few moves are sooner tested there. */
 	if (2 * size_of(moves) <= size_of(facets))
 		return;
@@ -569,25 +662,37 @@ HZ_DEVICE uint32_t columns_of(uint32_t x)
 	return x * 0x01010101;
 }
 
+/* Bits of a + b + c: the sum; the carry */
+HZ_DEVICE uint32_t add_bits(uint32_t a, uint32_t b, uint32_t c, uint32_t &carry)
+{
+	carry = (a & b) | (a & c) | (b & c);
+	return a ^ b ^ c;
+}
+
 /*
- * D8STAR: leaves out moves +-w from p / 2 (minus: in the set `minus`) that leave the cube, and of
- * those with two coordinates all that leave the code, but for points on its border. A coordinate
- * p_i changes by 2, so |p_i - h| does, and their sum by 4, 0 or -4.
+ * D8STAR: leaves out moves +-w from p / 2 (minus: in the set `minus`) that leave the code, but
+ * for points on its border. A coordinate p_i changes by 2, so |p_i - h| does, and
+ * their sum by 4, 0 or -4. (+-1/2)^8 changes |p_i - h| by 2 or 0: for h = 0 where it moves down, by
+ * -2 if p_i > 0; for h = 1 where it moves up, by -2 if p_i < 1.
  */
 HZ_DEVICE void keep_in_d8star(float q, const float (&p)[8], const vector_set &minus,
 			      vector_set &moves)
 {
 	const uint32_t pattern[5] = {0xaaaaaaaa, 0xcccccccc, 0xf0f0f0f0, 0xff00ff00, 0xffff0000};
-	const float h = (float)(integer_of(p[0]) & 1);
+	const bool odd = integer_of(p[0]) & 1;
+	const float h = odd;
 	uint32_t can[2] = {0, 0}, grows[2] = {0, 0};	/* up and down, bit i */
-	float room = 4 * q;
+	uint32_t turned[2][8];	/* of words 4 and 5: what adds 2 to the sum, less 2 `inwards` */
+	float room = 4 * q, inwards = 0;
 
 #pragma unroll
 	for (int i = 0; i < 8; i++) {
 		const float d = p[i] - h;
+		const bool in = odd ? d < 0 : d > 0;
 		const uint32_t negative = i < 5 ? pattern[i] : i < 7 ? 0 : 0x96696996;
 
 		room -= fabsf(d);
+		inwards += in ? 1 : 0;
 		can[0] |= p[i] < q - 2 ? 1u << i : 0;
 		can[1] |= p[i] >= 2 - q ? 1u << i : 0;
 		grows[0] |= d >= 0 ? 1u << i : 0;
@@ -601,7 +706,34 @@ HZ_DEVICE void keep_in_d8star(float q, const float (&p)[8], const vector_set &mi
 				moves.word[k] &= down;
 			if (p[i] < 1 - q)
 				moves.word[k] &= ~down;
+			turned[k - 4][i] = down ^ (odd != in ? ~0u : 0);
 		}
+	}
+	/* Of the sum of the bits, 0 to 8, what is above `limit` leaves the code. */
+	const int limit = (int)fminf(inwards + 0.5f * room, 8);
+
+#pragma unroll
+	for (int k = 4; k < 6; k++) {
+		const uint32_t (&x)[8] = turned[k - 4];
+		uint32_t c[7], bits[4], above = 0, equal = ~0u;
+		const uint32_t a = add_bits(x[0], x[1], x[2], c[0]);
+		const uint32_t b = add_bits(x[3], x[4], x[5], c[1]);
+		const uint32_t d = add_bits(a, b, x[6], c[2]);
+
+		bits[0] = add_bits(d, x[7], 0, c[3]);
+
+		const uint32_t e = add_bits(c[0], c[1], c[2], c[4]);
+
+		bits[1] = add_bits(e, c[3], 0, c[5]);
+		bits[2] = add_bits(c[4], c[5], 0, bits[3]);
+#pragma unroll
+		for (int i = 3; i >= 0; i--) {
+			const uint32_t own = limit >> i & 1 ? ~0u : 0;
+
+			above |= equal & bits[i] & ~own;
+			equal &= ~(bits[i] ^ own);
+		}
+		moves.word[k] &= limit < 0 ? 0 : ~above;
 	}
 #pragma unroll
 	for (int k = 0; k < 4; k++) {
@@ -639,9 +771,12 @@ HZ_DEVICE vector best_move(const hzi_lattice_rule &r, const float (&e)[8], const
 
 	if (!(1.0001f * reach_of(e) > most))
 		return found;
-	for_products(e, [&](int word, uint32_t bit, float x) {
-		moves.word[word] |= fabsf(x) > (word < 4 ? most : twice) ? bit : 0;
-		minus.word[word] |= x < 0 ? bit : 0;
+	for_products(e, [&](int word, float x) {
+		append_sign(moves.word[word], hzi_ladd(word < 4 ? most : twice, -fabsf(x)));
+		append_sign(minus.word[word], x);
+	}, [&](int word, int n) {
+		moves.word[word] <<= n;
+		minus.word[word] <<= n;
 	});
 	/* A few moves are sooner tested below. */
 	if (size_of(moves) > (any ? 6 : 2)) {
@@ -668,7 +803,7 @@ HZ_DEVICE vector best_move(const hzi_lattice_rule &r, const float (&e)[8], const
 				continue;
 		}
 		move_point(p, w, x);
-		if (!inside<SHAPING>(r, q, x))
+		if (SHAPING == HZI_SHAPING_E8 ? !has_label(r.log2q, x) : !inside<SHAPING>(r, q, x))
 			continue;
 		most = gain;
 		best = order;
@@ -679,17 +814,154 @@ HZ_DEVICE vector best_move(const hzi_lattice_rule &r, const float (&e)[8], const
 	return found;
 }
 
+/* The two largest numbers and the least one */
+struct extremes {
+	float most, second, least;
+};
+
+HZ_DEVICE extremes extremes_of(const float (&a)[8])
+{
+	extremes x = {-FLT_MAX, -FLT_MAX, FLT_MAX};
+
+#pragma unroll
+	for (int i = 0; i < 8; i++) {
+		x.second = fmaxf(fminf(a[i], x.most), x.second);
+		x.most = fmaxf(a[i], x.most);
+		x.least = fminf(a[i], x.least);
+	}
+	return x;
+}
+
 /*
- * A lower bound of the squared distance of y from points other than p / 2, the nearest one. These
- * differ from it by minimal vectors w, or by a sum of n of them of the squared length 2 n, so if no
- * <y - p / 2, w> exceeds 1 the distance is no less than with n = 1.
+ * An upper bound of the <e, w> of minimal vectors w after which p / 2, a point outside of q E8's
+ * code, can be in it. f: the minimal vector with the largest <p / 2, f>, which is q + over / 2;
+ * <w, f>, which is -2 to 2, is at most -over / 2. It is -2 for w = -f alone. a_i: what coordinate i
+ * gains when it moves against f. If f is (+-1/2)^8, <w, f> is -1 for two coordinates that both do,
+ * and for (+-1/2)^8 of which six do; if f has two coordinates, for one of them with any other
+ * coordinate, and for (+-1/2)^8 of which both do.
  */
-HZ_DEVICE float other_bound(const float (&y)[8], const float (&p)[8], float error)
+HZ_DEVICE float gain_in_e8(float q, const float (&e)[8], const float (&p)[8])
+{
+	float size[8], a[8], sum = 0;
+	uint32_t sign = 0;
+
+#pragma unroll
+	for (int i = 0; i < 8; i++) {
+		size[i] = fabsf(p[i]);
+		a[i] = p[i] < 0 ? e[i] : -e[i];
+		sum += size[i];
+		sign ^= __float_as_uint(p[i] + 0.0f);
+	}
+	const extremes x = extremes_of(size);
+	bool todo = sign >> 31, more = true;
+	const float half = 0.5f * (todo ? sum - 2 * x.least : sum), two = x.most + x.second;
+	const float over = fmaxf(half, two) - 2 * q;
+
+	if (over <= 0)	/* Points on the border have many moves. */
+		return reach_of(e);
+	if (half >= two) {
+		float all = 0, below = FLT_MAX;
+
+#pragma unroll
+		for (int i = 0; i < 8; i++) {
+			if (todo && size[i] == x.least) {
+				a[i] = -a[i];
+				todo = false;
+			}
+			all += 0.5f * a[i];
+		}
+		const extremes b = extremes_of(a);
+		bool first = true;
+
+#pragma unroll
+		for (int i = 0; i < 8; i++) {
+			if (first && a[i] == b.least)
+				first = false;
+			else
+				below = fminf(below, a[i]);
+		}
+		return over > 4 ? -FLT_MAX : over > 2 ? all :
+		       fmaxf(all, fmaxf(b.most + b.second, all - b.least - below));
+	}
+
+	float one = 0, other = 0, most = 0, least = FLT_MAX, rest = 0;
+
+	todo = true;
+	sign = 0;
+#pragma unroll
+	for (int i = 0; i < 8; i++) {
+		const bool is_one = todo && size[i] == x.most;
+		const bool is_other = !is_one && more && size[i] == x.second;
+		const float b = is_one || is_other ? 0 : fabsf(e[i]);
+
+		todo = todo && !is_one;
+		more = more && !is_other;
+		one = is_one ? a[i] : one;
+		other = is_other ? a[i] : other;
+		rest += b;
+		most = fmaxf(most, b);
+		least = fminf(least, is_one || is_other ? FLT_MAX : b);
+		sign ^= is_one || is_other ? ~__float_as_uint(p[i]) : __float_as_uint(e[i]);
+	}
+	return over > 4 ? -FLT_MAX : over > 2 ? one + other :
+	       fmaxf(fmaxf(one + other, fmaxf(one, other) + most),
+		     0.5f * (one + other + rest) - (sign >> 31 ? least : 0));
+}
+
+/*
+ * The same for D8STAR, where the sum of |p_i - h| is too large. Two coordinates moved inwards
+ * lessen it by 4; (+-1/2)^8 by 2 for each p_i > 0 that moves down (h = 0) or p_i < 1 that moves up
+ * (h = 1), less 2 for each other one that does. With the signs of e that is 2 `in`; each sign that
+ * is turned adds 2 at most and loses |e_i|.
+ */
+HZ_DEVICE float gain_in_d8star(float q, const float (&e)[8], const float (&p)[8])
+{
+	const bool odd = integer_of(p[0]) & 1;
+	float a[8], sum = -4 * q, sizes = 0, least = FLT_MAX, turned = FLT_MAX, in = 0;
+	uint32_t sign = 0;
+
+#pragma unroll
+	for (int i = 0; i < 8; i++) {
+		/* From the side to which (+-1/2)^8 changes the sum */
+		const float d = odd ? 1 - p[i] : p[i], gain = odd ? e[i] : -e[i];
+		const float b = fabsf(e[i]);
+
+		sum += fabsf(d);
+		a[i] = d > 0 ? gain : d < 0 ? -gain : -4;
+		sizes += b;
+		least = fminf(least, b);
+		in += gain > 0 ? d > 0 ? 1.0f : -1.0f : 0;
+		turned = fminf(turned, gain > 0 && d > 0 ? 8 : b);
+		sign ^= __float_as_uint(e[i]);
+	}
+	if (sum <= 0)	/* Points on the border have many moves. */
+		return reach_of(e);
+
+	const extremes x = extremes_of(a);
+	const float turns = fmaxf(0.5f * sum - in, 0);
+	const bool again = (sign >> 31 ^ (uint32_t)integer_of(turns)) & 1;
+	const float half = 0.5f * sizes - turns * turned - (again ? least : 0);
+
+	return sum > 4 ? half : fmaxf(x.most + x.second, half);
+}
+
+/*
+ * A lower bound of the squared distance of y from points of the code, if p / 2, the nearest one of
+ * the lattice, is not one: these differ from it by minimal vectors w or by longer ones, of at least
+ * the length 2.
+ */
+template <int SHAPING>
+HZ_DEVICE float inside_bound(float q, const float (&y)[8], const float (&p)[8], float error)
 {
 	float e[8];
 
 	error_of(y, p, e);
-	return error + fmaxf(1.998f - 2 * reach_of(e), 0);
+
+	const float gain = SHAPING == HZI_SHAPING_E8 ? gain_in_e8(q, e, p) :
+						       gain_in_d8star(q, e, p);
+	const float far = fmaxf(1.999f - sqrtf(error), 0);
+
+	return fmaxf(error, fminf(error + fmaxf(1.998f - 2 * gain, 0), far * far));
 }
 
 #endif

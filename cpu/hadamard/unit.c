@@ -22,8 +22,12 @@ void HZI_FILL(hadamard)(void *table)
 {
 	struct hzi_hadamard_kern *const kern = table;
 
+#ifdef HZ_VNNI
+	kern->head = head_bf16;
+#else
 	kern->head = head_swapping;
-#if HZ_VEC == HZ_VEC_AVX512 || HZ_VEC == HZ_VEC_AVX2
+#endif
+#if !defined(HZ_VNNI) && (HZ_VEC == HZ_VEC_AVX512 || HZ_VEC == HZ_VEC_AVX2)
 	if (!hzi_cpu_is_amd())
 		kern->head = head_duplicating;
 #endif

@@ -182,13 +182,14 @@ HZ_DEVICE void fix_phi(const hzi_mhc_input_fused &p, const block_work &b, float 
  * is fetched while all wait.
  */
 template <int DTYPE>
-HZ_DEVICE void load_phi(const hzi_mhc_input_fused &p, const block_work &b, uint8_t *box, slice &phi)
+HZ_DEVICE void load_phi(const hzi_mhc_input_fused &p, const block_work &b, int warp, uint8_t *box,
+			slice &phi)
 {
 	const int lane = threadIdx.x % 32, row = lane / 4;
 	const uint32_t src = shared_address(box) + row * 128 + lane % 2 * 8;
 	float absmax[3] = {};
 
-	if (p.gain || !p.phi_by_tma || (int)threadIdx.x / 32 * 32 + 32 > b.channels)
+	if (p.gain || !p.phi_by_tma || warp * 32 + 32 > b.channels)
 		fix_phi(p, b, (float *)box);
 #pragma unroll
 	for (int e = 0; e < 48; e++) {
@@ -303,7 +304,6 @@ HZ_DEVICE float project_tile(float sum[3][4], const uint32_t x[4][4], const slic
 	       token % 2 ? squares[0][1] + squares[1][1] : squares[0][0] + squares[1][0];
 }
 
-/* Projects all tiles: one warp's share of the channels. */
 /*
  * The other coefficients of the last tiles of this block, fewer than a batch, by the warps that
  * have projected: two tokens per warp, 16 lanes each, have less latency than a token per lane.
@@ -357,11 +357,15 @@ HZ_DEVICE void make_last_coefs(const hzi_mhc_input_fused &p, const block_work &b
 	}
 }
 
+/*
+ * Projects all tiles: one warp's share of the channels. The warp's index comes by a shuffle so that
+ * the compiler knows it for uniform: otherwise the loop has code for lanes that diverge.
+ */
 template <int DTYPE, bool POST>
 HZ_DEVICE void project(const hzi_mhc_input_fused &p, const block_work &b, memory<POST> &m)
 {
 	typedef memory<POST> all;
-	const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+	const int warp = __shfl_sync(0xffffffff, threadIdx.x / 32, 0), lane = threadIdx.x % 32;
 	const uint32_t first = keep(shared_address(m.tile[0].x[warp / 2]) +
 				    swizzled(lane % 8, warp % 2 * 4 + lane / 8));
 	const uint32_t made = keep(shared_address(POST ? m.made : m.full));
@@ -379,8 +383,8 @@ HZ_DEVICE void project(const hzi_mhc_input_fused &p, const block_work &b, memory
 	slice phi;
 
 	mbarrier_wait(shared_address(&m.phi), 0);
-	load_phi<DTYPE>(p, b, (uint8_t *)&m.tile[all::stages - all::phi_stages] + warp * PHI_BYTES,
-			phi);
+	load_phi<DTYPE>(p, b, warp,
+			(uint8_t *)&m.tile[all::stages - all::phi_stages] + warp * PHI_BYTES, phi);
 	mbarrier_arrive(shared_address(&m.phi_read));
 	for (int t = 0; t < b.tiles; t++) {
 		const uint32_t dst = slot.at * (PROJECTORS * TILE * ROW * 4);
@@ -418,10 +422,11 @@ HZ_DEVICE void reduce(const block_work &b, memory<POST> &m)
 {
 	constexpr int slots = memory<POST>::slots;
 	const int lane = threadIdx.x % 32, slots_per_rank = HZI_MHC_INPUT_FUSED_BLOCKS / b.ranks;
+	const int log2_ranks = 31 - __clz(b.ranks);
 
 	for (int t = 0; t < b.tiles; t++) {
 		const int owner = t & (b.ranks - 1),
-			  receive_slot = t / b.ranks & (slots_per_rank - 1);
+			  receive_slot = t >> log2_ranks & (slots_per_rank - 1);
 		const uint32_t arrived =
 			cluster_map(shared_address(&m.arrived[receive_slot]), owner);
 		const uint32_t dst = cluster_map(

@@ -415,8 +415,8 @@ struct raw_four<HZ_F32> {
 
 /*
  * Adds dx of a lane's tokens from FIRST on, of two, without the term of phi. What is loaded of both
- * is requested before it is used: latency bounds this kernel. Tokens beyond the last repeat an
- * earlier one.
+ * is requested before it is used: latency bounds this kernel; dy of f32, which takes the most
+ * registers, where it is used. Tokens beyond the last repeat an earlier one.
  */
 template <int N, int DT, int FIRST, int END>
 HZ_DEVICE void add_tokens(const hzi_mhc_dx &p, float (*sum)[2][4], const int64_t *t, int64_t c)
@@ -446,7 +446,7 @@ HZ_DEVICE void add_tokens(const hzi_mhc_dx &p, float (*sum)[2][4], const int64_t
 			}
 		}
 	}
-	if (p.dy.data) {
+	if (p.dy.data && !is_f32<DT>) {
 #pragma unroll
 		for (int half = FIRST; half < END; half++) {
 #pragma unroll
@@ -472,6 +472,8 @@ HZ_DEVICE void add_tokens(const hzi_mhc_dx &p, float (*sum)[2][4], const int64_t
 		for (int i = 0; i < N; i++) {
 #pragma unroll
 			for (int half = FIRST; half < END; half++) {
+				if (is_f32<DT>)
+					raw[half][i].load(p.dy, offset(p.dy, t[half], i, c));
 				load_coefs<N>(weight, p.a + (s[half] * N + i) * N);
 				raw[half][i].get(v);
 #pragma unroll
@@ -679,6 +681,7 @@ HZ_DEVICE void mma_dphi(const hzi_mhc_dphi &p)
 	constexpr int fragment_words = TILES * 2 * 32 * 4, steps = PART / 16;
 	/* Two parts of f32 do not fit the registers; with few rows two blocks share an SM. */
 	constexpr bool AHEAD = !is_f32<DT> && TILES > 2;
+	constexpr bool DRAW_AHEAD = !is_f32<DT> || TILES > 2;	/* It would spill. */
 	__shared__ __align__(16) uint32_t draw[2][steps * fragment_words];
 	const int lane = threadIdx.x % 32, tiles = (p.m + 15) / 16;
 	const int64_t strips = (p.channels + THREADS - 1) / THREADS;
@@ -693,7 +696,8 @@ HZ_DEVICE void mma_dphi(const hzi_mhc_dphi &p)
 
 	pdl_launch_dependents();
 	pdl_wait();
-	next_draw.load(p, begin, end);
+	if (DRAW_AHEAD)
+		next_draw.load(p, begin, end);
 	if (AHEAD)
 		next.load(p, i, c, begin, end);
 	for (int64_t first = begin; first < end; first += PART, slot ^= 1) {
@@ -701,11 +705,14 @@ HZ_DEVICE void mma_dphi(const hzi_mhc_dphi &p)
 			x = next;
 		else
 			x.load(p, i, c, first, end);
+		if (!DRAW_AHEAD)
+			next_draw.load(p, first, end);
 		/* All warps have finished with the buffer of two parts ago. */
 		next_draw.store(draw[slot]);
 		__syncthreads();
 		if (first + PART < end) {
-			next_draw.load(p, first + PART, end);
+			if (DRAW_AHEAD)
+				next_draw.load(p, first + PART, end);
 			if (AHEAD)
 				next.load(p, i, c, first + PART, end);
 		}

@@ -16,12 +16,12 @@
 static const char name[] = "vlut_gemm";
 
 static const struct kernel {
-	int index, columns, rows, threads, stage_bytes, stages, acc_bytes;
+	int index, columns, rows, threads, ring_bytes, acc_bytes;
 } kernels[] = {
 #define ROW(index, columns, row_groups, warpgroups, k_warpgroups, stages, registers) \
 	{index, columns, HZI_VLUT_D4_WGMMA_ROWS(row_groups, warpgroups), \
 	 HZI_VLUT_D4_WGMMA_THREADS(warpgroups, k_warpgroups, registers), \
-	 HZI_VLUT_D4_WGMMA_STAGE(columns, row_groups, warpgroups), stages, \
+	 HZI_VLUT_D4_WGMMA_RING(columns, row_groups, warpgroups, k_warpgroups, stages), \
 	 (k_warpgroups) * HZI_VLUT_D4_WGMMA_ACC(columns, row_groups, warpgroups)}
 #define KERNEL(index, ...) ROW(index, __VA_ARGS__)
 	KERNEL(HZI_KERNEL_vlut_d4_f16_wgmma_64x16, HZI_VLUT_D4_WGMMA_64X16),
@@ -151,7 +151,6 @@ int hzi_cuda_vlut_d4_f16_wgmma(struct hz_context *ctx, const void *args)
 	const int64_t bitfield_chunks = hzi_cuda_vlut_d4_bitfield_chunks(&a->w);
 	const bool in_place = hzi_cuda_vlut_d4_f16_in_place(a);
 	const int64_t x_k = in_place ? a->x_k : pitch_of(a);
-	const int ring_bytes = k->stages * (k->stage_bytes + 16);
 	struct hzi_vlut_d4_f16_wgmma p = {
 		.row_scale = a->w.row_scale, .y = a->y, .row_scale_step = a->w.row_scale_step,
 		.y_i = a->y_i, .y_b = a->y_b, .rows = (int32_t)a->w.rows, .chunks = (int32_t)chunks,
@@ -164,7 +163,7 @@ int hzi_cuda_vlut_d4_f16_wgmma(struct hz_context *ctx, const void *args)
 		.grid = {(unsigned)(plan.row_tiles * plan.split), (unsigned)plan.column_tiles},
 		.block = {(unsigned)k->threads}, .cluster = (unsigned)plan.split, .early = true,
 		.aligned = true,
-		.shared_bytes = (unsigned)(1024 + max_of(ring_bytes, k->acc_bytes)),
+		.shared_bytes = (unsigned)(1024 + max_of(k->ring_bytes, k->acc_bytes)),
 	};
 
 	for (int i = 0; i < 8; i++) {

@@ -38,10 +38,11 @@ struct d4_f16_wgmma_block {
 			     ACC_FLOATS =
 				     HZI_VLUT_D4_WGMMA_ACC(COLUMNS, ROW_GROUPS, WARPGROUPS) / 4;
 	/*
-	 * A slice must have stages of its own: waiting for a parity, it could not tell whether
-	 * another slice's chunk ahead of its own has come.
+	 * Slices share the stages, but not the barriers of loads: waiting for a parity, a slice
+	 * could not tell whether another slice's chunk ahead of its own has come.
 	 */
-	static_assert(STAGES % K_WARPGROUPS == 0 && STAGES > K_WARPGROUPS,
+	static constexpr int LOADS = HZI_VLUT_D4_WGMMA_LOADS(K_WARPGROUPS, STAGES);
+	static_assert(STAGES > K_WARPGROUPS,
 		      "a chunk is released when the slice's next one has come");
 
 	const hzi_vlut_d4_f16_wgmma &p;
@@ -53,7 +54,7 @@ struct d4_f16_wgmma_block {
 		: p(p_), lane(threadIdx.x % 32), warp(threadIdx.x / 32), part(blockIdx.x % p.split),
 		  row0(blockIdx.x / p.split * ROWS), memory(shared_start()),
 		  ring(shared_address(memory)), full(ring + STAGES * STAGE_BYTES),
-		  empty(full + 8 * STAGES)
+		  empty(full + 8 * LOADS)
 	{
 	}
 
@@ -63,10 +64,10 @@ struct d4_f16_wgmma_block {
 		const int n = (int)((int64_t)p.chunks * (part + 1) / p.split) - begin;
 
 		if (threadIdx.x == 0) {
-			for (int s = 0; s < STAGES; s++) {
+			for (int s = 0; s < LOADS; s++)
 				mbarrier_init(full + 8 * s, 1);
+			for (int s = 0; s < STAGES; s++)
 				mbarrier_init(empty + 8 * s, 4 * WARPGROUPS);
-			}
 			mbarrier_init_fence();
 		}
 		__syncthreads();
@@ -89,17 +90,18 @@ struct d4_f16_wgmma_block {
 		}
 	}
 
-	/* Chunk j of this block is loaded into stage j % STAGES. */
+	/* Chunk j of this block is loaded into stage j % STAGES, with barrier j % LOADS. */
 	__device__ __forceinline__ void produce(int begin, int n) const
 	{
 		ring_position<STAGES> stage;
+		ring_position<LOADS> load;
 
 		tma_prefetch_map(p.x);
 		tma_prefetch_map(p.codes);
 		pdl_wait();
-		for (int j = 0; j < n; j++, stage.next()) {
+		for (int j = 0; j < n; j++, stage.next(), load.next()) {
 			const uint32_t at = ring + stage.at * STAGE_BYTES,
-				       barrier = full + 8 * stage.at;
+				       barrier = full + 8 * load.at;
 
 			if (j >= STAGES)
 				mbarrier_wait(empty + 8 * stage.at, stage.parity ^ 1);
@@ -158,7 +160,7 @@ struct d4_f16_wgmma_block {
 		 * lines
 		 */
 		uint32_t code_offset[2];
-		int stage = k_slice, phase = 0, last = -1;
+		int stage = k_slice, load = k_slice, phase = 0, last = -1;
 
 		code_offset[0] =
 			X_BYTES + (tile * LINES + lane / 8) * 128 + (lane % 8 ^ lane / 8) * 16;
@@ -171,7 +173,7 @@ struct d4_f16_wgmma_block {
 			/* Double buffer: wgmma reads one half while the other is decoded. */
 			uint32_t a[2][4][4];
 
-			mbarrier_wait(full + 8 * stage, phase);
+			mbarrier_wait(full + 8 * load, phase);
 #pragma unroll
 			for (int e = 0; e < 2 * ROW_GROUPS; e++) {
 				const int half = e / ROW_GROUPS, r = e % ROW_GROUPS;
@@ -191,8 +193,11 @@ struct d4_f16_wgmma_block {
 			}
 			last = stage;
 			stage += K_WARPGROUPS;
-			if (stage >= STAGES) {
+			if (stage >= STAGES)
 				stage -= STAGES;
+			load += K_WARPGROUPS;
+			if (load >= LOADS) {
+				load -= LOADS;
 				phase ^= 1;
 			}
 		}

@@ -57,10 +57,10 @@ static_assert(sizeof(struct hzi_vlut_d4_x) == 48, "the same layout for C and CUD
 #define HZI_VLUT_D4_WGMMA_192X16 16, 3, 1, 4, 12, 0
 #define HZI_VLUT_D4_WGMMA_64X32 32, 1, 1, 4, 12, 0
 #define HZI_VLUT_D4_WGMMA_128X32 32, 2, 1, 4, 12, 0
-#define HZI_VLUT_D4_WGMMA_192X32 32, 3, 1, 4, 8, 112
-#define HZI_VLUT_D4_WGMMA_64X64 64, 1, 1, 4, 8, 0
-#define HZI_VLUT_D4_WGMMA_128X64 64, 2, 1, 3, 6, 152
-#define HZI_VLUT_D4_WGMMA_192X64 64, 3, 1, 2, 6, 216
+#define HZI_VLUT_D4_WGMMA_192X32 32, 3, 1, 4, 9, 112
+#define HZI_VLUT_D4_WGMMA_64X64 64, 1, 1, 4, 9, 0
+#define HZI_VLUT_D4_WGMMA_128X64 64, 2, 1, 3, 7, 152
+#define HZI_VLUT_D4_WGMMA_192X64 64, 3, 1, 2, 7, 216
 #define HZI_VLUT_D4_WGMMA_64X128 128, 1, 1, 3, 6, 152
 #define HZI_VLUT_D4_WGMMA_128X128 128, 1, 2, 1, 5, 216
 #define HZI_VLUT_D4_WGMMA_192X128 128, 1, 3, 1, 4, 152
@@ -72,6 +72,12 @@ static_assert(sizeof(struct hzi_vlut_d4_x) == 48, "the same layout for C and CUD
 #define HZI_VLUT_D4_WGMMA_STAGE(columns, row_groups, warpgroups) \
 	(HZI_VLUT_D4_WGMMA_CHUNK * (columns)*2 + \
 	 4 * (row_groups) * (warpgroups)*2 * HZI_VLUT_D4_BYTES)
+/* Barriers of loads: as many for each warpgroup along k; bytes of stages and their barriers */
+#define HZI_VLUT_D4_WGMMA_LOADS(k_warpgroups, stages) \
+	(((stages) + (k_warpgroups) - 1) / (k_warpgroups) * (k_warpgroups))
+#define HZI_VLUT_D4_WGMMA_RING(columns, row_groups, warpgroups, k_warpgroups, stages) \
+	((stages) * (HZI_VLUT_D4_WGMMA_STAGE(columns, row_groups, warpgroups) + 8) + \
+	 8 * HZI_VLUT_D4_WGMMA_LOADS(k_warpgroups, stages))
 /* Accumulators of one warpgroup along k: rows of columns + 4, against bank conflicts */
 #define HZI_VLUT_D4_WGMMA_ACC(columns, row_groups, warpgroups) \
 	(HZI_VLUT_D4_WGMMA_ROWS(row_groups, warpgroups) * ((columns) + 4) * 4)

@@ -521,13 +521,16 @@ HZ_DEVICE void mma_dx(const hzi_mhc_dx &p)
 		float sum[N][2][4] = {};
 		draw_of_step draw, next = {};
 
-		if (steps)
+		/* f32 has registers for one step only, beside those of add_tokens(). */
+		if (steps && !is_f32<DT>)
 			next.load(p, t, 0);
 		for (int step = 0; step < steps; step++) {
 			uint32_t high[4], low[4];
 
+			if (is_f32<DT>)
+				next.load(p, t, step);
 			draw = next;
-			if (step + 1 < steps)
+			if (step + 1 < steps && !is_f32<DT>)
 				next.load(p, t, step + 1);
 			draw.split(high, low);
 #pragma unroll

@@ -13,6 +13,7 @@
 #define HZI_MHC_COMMON_RULES
 #include "gpu/mhc/coef_lanes.cuh"
 #include "gpu/mhc/coef_splitk.h"
+#include "gpu/device/cp_async.cuh"
 #include "gpu/device/mma.cuh"
 #include "gpu/device/pdl.cuh"
 #include "gpu/device/shared.cuh"
@@ -91,6 +92,30 @@ HZ_DEVICE void split_piece(const uint4 &raw, uint32_t *high, uint32_t *low)
 		high[e] = DT == HZ_F16 ? split_pair(f16_low(w[e]), f16_high(w[e]), low[e]) : w[e];
 }
 
+/*
+ * Prefetches x and phi of a chunk to L2, 128 bytes of each row a lane: the previous kernel may still
+ * write them.
+ */
+HZ_DEVICE void prefetch_chunk(const hzi_mhc_splitk &p, int64_t first, int stream, int64_t c0)
+{
+	const int lane = threadIdx.x % 32;
+
+#pragma unroll
+	for (int i = 0; i < TOKENS; i += 32) {
+		if (first + i + lane < p.tokens)
+			prefetch_l2((const uint16_t *)p.x.data +
+				    offset(p.x, first + i + lane, stream, c0));
+	}
+#pragma unroll
+	for (int i = 0; i < 2 * HZI_MHC_FOUR_ROWS; i += 32) {
+		const int row = (i + lane) / 2;
+		const int64_t c = c0 + lane % 2 * 32;
+
+		if (row < p.rule.m && c < p.channels)
+			prefetch_l2(p.phi + (row * 4 + stream) * p.channels + c);
+	}
+}
+
 template <int DT>
 HZ_DEVICE void splitk_project(const hzi_mhc_splitk &p)
 {
@@ -103,6 +128,8 @@ HZ_DEVICE void splitk_project(const hzi_mhc_splitk &p)
 	const int64_t first = (int64_t)blockIdx.x * TOKENS;
 	float sum[TOKENS / 16][TILES][4] = {}, squares[TOKENS / 8] = {};
 
+	if (begin + warp < end)
+		prefetch_chunk(p, first, (begin + warp) / chunks, (begin + warp) % chunks * CHUNK);
 	pdl_wait();
 	pdl_launch_dependents();
 	for (int chunk = begin + warp; chunk < end; chunk += WARPS) {

@@ -29,17 +29,19 @@
 #define HZI_SKINNY_COLUMNS 64	/* columns of a cluster */
 #define HZI_SKINNY_ROWS 64		/* most rows of a block */
 #define HZI_SKINNY_THREADS 384	/* a consumer warpgroup and eight warps for the other roles */
+#define HZI_SKINNY_BLOCKS 8		/* of a cluster, at most */
 #define HZI_SKINNY_STAGES_8 8
 #define HZI_SKINNY_STAGES_16 8
 #define HZI_SKINNY_STAGES_32 6
-#define HZI_SKINNY_STAGES_64 6
+#define HZI_SKINNY_STAGES_64 8
+#define HZI_SKINNY_AHEAD 3		/* blocks of B that are requested ahead of A */
 #define HZI_LINEAR_ROWS 4	/* most rows in one launch with a given scale */
 #define HZI_LINEAR_DYNAMIC_ROWS 2	/* most rows with scales from their ranges */
 #define HZI_LINEAR_COLUMNS 32	/* of a block */
 #define HZI_LINEAR_THREADS 512
 #define HZI_LINEAR_BLOCKS 32	/* most blocks of k: what the registers of a block hold */
 #define HZI_LINEAR_PITCH (HZI_LINEAR_BLOCKS * HZI_QGEMM_K_BLOCK + 64) /* against bank conflicts */
-#define HZI_SKINNY_PITCH 68	/* words per row of 64 accumulators */
+#define HZI_SKINNY_PITCH 68	/* words of slots per row of 64 accumulators */
 #define HZI_MMA_SYNC_ROWS 128	/* rows of a block; half with 64-bit sums */
 #define HZI_MMA_SYNC_COLUMNS 128
 #define HZI_MMA_SYNC_STAGES 3
@@ -55,7 +57,7 @@
 	 16 * (stages) + 64)
 #define HZI_SKINNY_BYTES(rows, stages) \
 	((stages) * (HZI_SKINNY_COLUMNS + (rows)) * HZI_QGEMM_K_BLOCK + 20 * HZI_SKINNY_COLUMNS + \
-	 4 * (rows) * HZI_SKINNY_PITCH + 16 * (stages) + 16)
+	 4 * (rows) * (HZI_SKINNY_PITCH + HZI_SKINNY_BLOCKS) + 16 * (stages) + 16)
 
 /* The epilogue of one matrix, from accumulators to C: see struct hzi_qgemm_args */
 struct hzi_qgemm_out {

@@ -40,7 +40,7 @@ static unsigned best_shares(const struct hz_context *ctx, const struct hzi_qgemm
 	int64_t least = INT64_MAX;
 	unsigned best = 0;
 
-	for (unsigned i = 1; i <= 8 && i <= blocks; i *= 2) {
+	for (unsigned i = 1; i <= HZI_SKINNY_BLOCKS && i <= blocks; i *= 2) {
 		const int64_t steps = ceil_div(tiles * i, sms) * (ceil_div(blocks, i) + 12);
 
 		if (steps < least && !(t->sum64 && ceil_div(blocks, i) > SUM32_BLOCKS)) {

@@ -13,15 +13,13 @@
 
 #if HAVE_WGMMA
 
-/*
- * slots: accumulators of this block's share of the rows, from all blocks of the cluster: rows of 64
- * columns and the sum of the row of A
- */
+/* slots, sums: accumulators of this block's share, and sums of rows of A, from all blocks */
 template <int ROWS, int STAGES>
 struct skinny_memory {
 	uint8_t b[STAGES][HZI_SKINNY_COLUMNS * HZI_QGEMM_K_BLOCK];
 	uint8_t a[STAGES][ROWS * HZI_QGEMM_K_BLOCK];
-	int32_t slots[ROWS][HZI_SKINNY_PITCH];
+	alignas(16) int32_t slots[ROWS * HZI_SKINNY_PITCH];
+	int32_t sums[HZI_SKINNY_BLOCKS][ROWS];
 	out_columns<HZI_SKINNY_COLUMNS> column;
 	uint64_t full[STAGES], empty[STAGES], ready;
 };
@@ -35,13 +33,11 @@ CHECK_SIZE(32);
 CHECK_SIZE(64);
 
 /*
- * General epilogue of four columns, from the accumulators of all blocks; adds them in 64 bits if 32
- * may overflow.
+ * General epilogue of four columns, from the slots of all blocks, `step` words apart; adds them in
+ * 64 bits if 32 may overflow.
  */
-template <int ROWS>
-HZ_DEVICE void store_four_general(const hzi_qgemm_skinny &p,
-				  const int32_t (*slots)[HZI_SKINNY_PITCH],
-				  int share, int blocks, int at, int32_t row_sum, int r, int n)
+HZ_DEVICE void store_four_general(const hzi_qgemm_skinny &p, const int32_t *slots, int step,
+				  int blocks, int32_t row_sum, int r, int n)
 {
 #pragma unroll 1
 	for (int i = 0; i < 4; i++) {
@@ -49,7 +45,7 @@ HZ_DEVICE void store_four_general(const hzi_qgemm_skinny &p,
 		int64_t raw = 0;
 
 		for (int j = 0; j < blocks; j++)
-			raw += slots[j * share][skinny_column(at) + i];
+			raw += slots[j * step + i];
 		if (p.sum64)
 			general_put(p.out, column, raw, row_sum, r, n + i);
 		else
@@ -91,7 +87,7 @@ HZ_DEVICE void store_four_codes(const hzi_qgemm_skinny &p, int4 raw, const four_
 
 /*
  * The blocks of a cluster have the same 64 columns and ROWS rows. Copies of the first blocks of B
- * are issued before the previous kernel has ended.
+ * are issued before the previous kernel has ended. More of them than AHEAD delay those of A.
  */
 template <int ROWS, int STAGES, bool SIGNED>
 HZ_DEVICE void skinny_kernel(const hzi_qgemm_skinny &p)
@@ -100,6 +96,7 @@ HZ_DEVICE void skinny_kernel(const hzi_qgemm_skinny &p)
 	constexpr int a_bytes = ROWS * HZI_QGEMM_K_BLOCK;
 	/* Warps that sum rows of A, and chunks of a block of A per thread */
 	constexpr int sum_warps = ROWS < 16 ? 2 : 4, items = ROWS * 8 / (32 * sum_warps);
+	typedef skinny_accumulators<ROWS> accumulators;
 	auto &s = *(skinny_memory<ROWS, STAGES> *)shared_start();
 	const int warp = __shfl_sync(~0u, threadIdx.x / 32, 0), lane = threadIdx.x % 32;
 	const bool sums_a = p.out.a_sums;
@@ -109,10 +106,9 @@ HZ_DEVICE void skinny_kernel(const hzi_qgemm_skinny &p)
 	const uint32_t blocks = cluster_size();
 	const int n0 = blockIdx.x / blocks * HZI_SKINNY_COLUMNS;
 	const int begin = rank * p.blocks / blocks, count = (rank + 1) * p.blocks / blocks - begin;
-	/* blocks is a power of two, and so is the share of rows. */
+	/* blocks is a power of two. */
 	const bool single_block = blocks == 1;
-	const int share = ROWS / blocks, row0 = rank * share, bits = __ffs(share) - 1;
-	const int m0 = blockIdx.y * ROWS;
+	const int bits = __ffs(blocks) - 1, m0 = blockIdx.y * ROWS;
 
 	auto load_b = [&](int k, int at) {
 		mbarrier_expect_tx(full + 8 * at, b_bytes + a_bytes);
@@ -124,13 +120,16 @@ HZ_DEVICE void skinny_kernel(const hzi_qgemm_skinny &p)
 		tma_load_2d(shared_address(s.a[at]), p.a, (begin + k) * HZI_QGEMM_K_BLOCK, m0,
 			    full + 8 * at);
 	};
-	/* The slot of row r, in the block that stores it */
-	auto slot_of = [&](int r, int column) {
-		return cluster_map(shared_address(&s.slots[row0 + (r & (share - 1))][column]),
-				   r >> bits);
-	};
-	auto ready_of = [&](int r) {
-		return cluster_map(ready, r >> bits);
+	/* Stores to `to` of a block of the cluster, which counts the bytes if they are not its own */
+	auto send = [&](int block, int32_t *to, auto v) {
+		const uint32_t dst = cluster_map(shared_address(to), block);
+
+		if (block == (int)rank)
+			*(decltype(v) *)to = v;
+		else if constexpr (sizeof(v) == 16)
+			store_async(dst, v.x, v.y, v.z, v.w, cluster_map(ready, block));
+		else
+			store_async(dst, v, cluster_map(ready, block));
 	};
 
 	/* A warp takes long to issue a copy, so as many warps as possible issue the first ones. */
@@ -141,14 +140,15 @@ HZ_DEVICE void skinny_kernel(const hzi_qgemm_skinny &p)
 		mbarrier_init(empty + 8 * mine, 4 + (sums_a ? sum_warps : 0));
 		mbarrier_init_fence();
 		fence_proxy_async();
-		if (mine < count)
+		if (mine < count && mine < HZI_SKINNY_AHEAD)
 			load_b(mine, mine);
 		tma_prefetch_map(p.a);
 	}
 	if (threadIdx.x == HZI_SKINNY_THREADS - 1) {
 		mbarrier_init(ready, 1);
 		mbarrier_init_fence();
-		mbarrier_expect_tx(ready, ROWS * (HZI_SKINNY_COLUMNS + 1) * 4);
+		mbarrier_expect_tx(ready, (blocks - 1) * 4 *
+				   ((ROWS * HZI_SKINNY_COLUMNS >> bits) + ROWS));
 	}
 	pdl_launch_dependents();
 	__syncthreads();
@@ -159,8 +159,11 @@ HZ_DEVICE void skinny_kernel(const hzi_qgemm_skinny &p)
 	if (!single_block)
 		cluster_arrive_relaxed();
 	pdl_wait();
-	if (mine < STAGES && mine < count)
+	if (mine < STAGES && mine < count) {
+		if (mine >= HZI_SKINNY_AHEAD)
+			load_b(mine, mine);
 		load_a(mine, mine);
+	}
 	__syncwarp();
 	if (!single_block)
 		cluster_wait();
@@ -171,7 +174,7 @@ HZ_DEVICE void skinny_kernel(const hzi_qgemm_skinny &p)
 	if (warp < SUM_WARP) {
 		const uint64_t x = wgmma_desc_k(shared_address(s.b[0]));
 		const uint64_t y = wgmma_desc_k(shared_address(s.a[0]));
-		skinny_accumulators<ROWS> acc;
+		accumulators acc;
 
 		auto release = [&](int k, int at) {
 			if (k >= 0 && k + STAGES < count && lane == 0)
@@ -191,16 +194,8 @@ HZ_DEVICE void skinny_kernel(const hzi_qgemm_skinny &p)
 			ring.next();
 		}
 		acc.template wait<0>();
-		acc.put([&](int r, int at, int32_t a, int32_t b, int32_t c, int32_t d) {
-			if (single_block)
-				*(int4 *)&s.slots[r][at] = make_int4(a, b, c, d);
-			else
-				store_async(slot_of(r, at), a, b, c, d, ready_of(r));
-		}, [&](int r, int at, int32_t v) {
-			if (single_block)
-				s.slots[r][at] = v;
-			else
-				store_async(slot_of(r, at), v, ready_of(r));
+		acc.put(rank, bits, [&](int block, int index, auto v) {
+			send(block, s.slots + index, v);
 		});
 	} else if (warp < SUM_WARP + sum_warps) {
 		const int thread = threadIdx.x - 32 * SUM_WARP;
@@ -235,10 +230,8 @@ HZ_DEVICE void skinny_kernel(const hzi_qgemm_skinny &p)
 #pragma unroll
 			for (int d = 1; d < 8; d *= 2)
 				sum[i] += __shfl_xor_sync(~0u, sum[i], d);
-			if (thread % 8 == 0 && single_block)
-				s.slots[r][HZI_SKINNY_COLUMNS] = sum[i];
-			else if (thread % 8 == 0)
-				store_async(slot_of(r, HZI_SKINNY_COLUMNS), sum[i], ready_of(r));
+			if (thread % 8 < blocks)
+				send(thread % 8, &s.sums[rank][r], sum[i]);
 		}
 	} else {
 		const int column = threadIdx.x - 32 * COLUMN_WARP;
@@ -259,29 +252,30 @@ HZ_DEVICE void skinny_kernel(const hzi_qgemm_skinny &p)
 	if (!single_block)
 		mbarrier_wait(ready, 0);
 
-	const int at = lane % 16 * 4, n = n0 + at;
-	const four_columns columns = load_four(s.column, at);
+	const int step = accumulators::per_block(bits) * accumulators::pitch;
 
 #pragma unroll 1
-	for (int i = 2 * warp + lane / 16; i < share && m0 + row0 + i < p.out.m;
-	     i += HZI_SKINNY_THREADS / 16) {
-		const int r = m0 + row0 + i;
+	for (int i = threadIdx.x; i < (ROWS * 16 >> bits); i += HZI_SKINNY_THREADS) {
+		const auto at = accumulators::place_of(i, rank, bits);
+		const int r = m0 + at.row, n = n0 + at.column;
+		const four_columns columns = load_four(s.column, at.column);
 		out_row of = fast_row(p.out, r);
 		int4 raw = {};
 
+		if (r >= p.out.m)
+			continue;
 #pragma unroll 4
 		for (int j = 0; j < blocks; j++) {
-			const int32_t *row = s.slots[j * share + i];
-			const int4 v = *(const int4 *)(row + skinny_column(at));
+			const int4 v = *(const int4 *)(s.slots + at.index + j * step);
 
 			raw.x += v.x;
 			raw.y += v.y;
 			raw.z += v.z;
 			raw.w += v.w;
-			of.sum += row[HZI_SKINNY_COLUMNS];
+			of.sum += s.sums[j][at.row];
 		}
 		if (!fits)
-			store_four_general<ROWS>(p, s.slots + i, share, blocks, at, of.sum, r, n);
+			store_four_general(p, s.slots + at.index, step, blocks, of.sum, r, n);
 		else if (p.out.fast_path == HZI_EPILOGUE_VALUES)
 			p.any_strides ? store_four<true>(p.out, raw, of, columns, r, n)
 				      : store_four<false>(p.out, raw, of, columns, r, n);

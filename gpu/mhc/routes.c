@@ -22,8 +22,8 @@ static bool input_fused_makes_all(const struct hzi_mhc_pre_args *a)
 
 /*
  * The most tokens for which coef_splitk is faster than coef_input_fused, of which x may be in L2 or
- * not: us on an H200, cold, of 256 tokens 12.5 and 14.4, of 512 17.7 and 17.0, warm 15.1 and about
- * 17, of 640 cold 24.0 and 18.5; with post, of 120 13.7 and 13.6, of 512 26.5 and 23.9. Or, where
+ * not: us on an H200, cold, of 256 tokens 11.7 and 14.4, of 512 16.7 and 16.7, warm 14.7 and 16.7,
+ * of 640 cold 22.9 and 18.1; with post, of 120 13.7 and 13.6, of 512 26.5 and 23.9. Or, where
  * that is not the alternative, than the routes behind it.
  */
 static int64_t splitk_tokens(const struct hz_context *ctx, const struct hzi_mhc_pre_args *a)

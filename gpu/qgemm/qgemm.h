@@ -33,8 +33,7 @@
 #define HZI_SKINNY_STAGES_8 8
 #define HZI_SKINNY_STAGES_16 8
 #define HZI_SKINNY_STAGES_32 6
-#define HZI_SKINNY_STAGES_64 8
-#define HZI_SKINNY_AHEAD 3		/* blocks of B that are requested ahead of A */
+#define HZI_SKINNY_STAGES_64 6
 #define HZI_LINEAR_ROWS 4	/* most rows in one launch with a given scale */
 #define HZI_LINEAR_DYNAMIC_ROWS 2	/* most rows with scales from their ranges */
 #define HZI_LINEAR_COLUMNS 32	/* of a block */

@@ -87,13 +87,15 @@ HZ_DEVICE void store_four_codes(const hzi_qgemm_skinny &p, int4 raw, const four_
 
 /*
  * The blocks of a cluster have the same 64 columns and ROWS rows. Copies of the first blocks of B
- * are issued before the previous kernel has ended. More of them than AHEAD delay those of A.
+ * are issued before the previous kernel has ended; more of them would delay those of A.
  */
 template <int ROWS, int STAGES, bool SIGNED>
 HZ_DEVICE void skinny_kernel(const hzi_qgemm_skinny &p)
 {
 	constexpr int b_bytes = HZI_SKINNY_COLUMNS * HZI_QGEMM_K_BLOCK;
 	constexpr int a_bytes = ROWS * HZI_QGEMM_K_BLOCK;
+	/* Blocks of B that are requested ahead of A */
+	constexpr int ahead = ROWS == 64 ? 3 : ROWS == 32 ? 4 : STAGES;
 	/* Warps that sum rows of A, and chunks of a block of A per thread */
 	constexpr int sum_warps = ROWS < 16 ? 2 : 4, items = ROWS * 8 / (32 * sum_warps);
 	typedef skinny_accumulators<ROWS> accumulators;
@@ -120,7 +122,7 @@ HZ_DEVICE void skinny_kernel(const hzi_qgemm_skinny &p)
 		tma_load_2d(shared_address(s.a[at]), p.a, (begin + k) * HZI_QGEMM_K_BLOCK, m0,
 			    full + 8 * at);
 	};
-	/* Stores to `to` of a block of the cluster, which counts the bytes if they are not its own */
+	/* Stores to `to` of a block, which counts the bytes if they come from another */
 	auto send = [&](int block, int32_t *to, auto v) {
 		const uint32_t dst = cluster_map(shared_address(to), block);
 
@@ -140,7 +142,7 @@ HZ_DEVICE void skinny_kernel(const hzi_qgemm_skinny &p)
 		mbarrier_init(empty + 8 * mine, 4 + (sums_a ? sum_warps : 0));
 		mbarrier_init_fence();
 		fence_proxy_async();
-		if (mine < count && mine < HZI_SKINNY_AHEAD)
+		if (mine < count && mine < ahead)
 			load_b(mine, mine);
 		tma_prefetch_map(p.a);
 	}
@@ -160,7 +162,7 @@ HZ_DEVICE void skinny_kernel(const hzi_qgemm_skinny &p)
 		cluster_arrive_relaxed();
 	pdl_wait();
 	if (mine < STAGES && mine < count) {
-		if (mine >= HZI_SKINNY_AHEAD)
+		if (mine >= ahead)
 			load_b(mine, mine);
 		load_a(mine, mine);
 	}
@@ -169,6 +171,7 @@ HZ_DEVICE void skinny_kernel(const hzi_qgemm_skinny &p)
 		cluster_wait();
 
 	bool fits = p.out.fast_path;
+	int4 own[4];
 	ring_position<STAGES> ring;
 
 	if (warp < SUM_WARP) {
@@ -194,9 +197,26 @@ HZ_DEVICE void skinny_kernel(const hzi_qgemm_skinny &p)
 			ring.next();
 		}
 		acc.template wait<0>();
-		acc.put(rank, bits, [&](int block, int index, auto v) {
-			send(block, s.slots + index, v);
-		});
+		if (accumulators::a_is_m && bits == 1) {
+			const int at = 4 * rank * accumulators::pitch + 4 * threadIdx.x;
+			const uint32_t to = cluster_map(shared_address(s.slots + at), 1 - rank);
+			const uint32_t there = cluster_map(ready, 1 - rank);
+
+#pragma unroll
+			for (int i = 0; warp * 16 < ROWS && i < 4; i++) {
+				const int4 low = acc.vector(i), high = acc.vector(4 + i);
+				const int4 v = rank ? low : high;
+				const int step = i * accumulators::pitch;
+
+				store_async(to + 4 * step, v.x, v.y, v.z, v.w, there);
+				own[i] = rank ? high : low;
+				*(int4 *)(s.slots + at + step) = own[i];
+			}
+		} else {
+			acc.put(rank, bits, [&](int block, int index, auto v) {
+				send(block, s.slots + index, v);
+			});
+		}
 	} else if (warp < SUM_WARP + sum_warps) {
 		const int thread = threadIdx.x - 32 * SUM_WARP;
 		const uint32_t codes = shared_address(s.a[0]) + 16 * thread;
@@ -254,6 +274,32 @@ HZ_DEVICE void skinny_kernel(const hzi_qgemm_skinny &p)
 
 	const int step = accumulators::per_block(bits) * accumulators::pitch;
 
+	/* Two blocks, codes: a thread that multiplied takes 16 columns of a row. */
+	if (accumulators::a_is_m && bits == 1 && fits && !p.any_strides &&
+	    p.out.fast_path == HZI_EPILOGUE_CODES) {
+		const int row = warp * 16 + lane / 4 + 8 * rank, column = 16 * (lane & 3);
+		const int32_t *from = s.slots + (1 - rank) * step + 4 * threadIdx.x;
+		uint32_t w[4];
+
+		if (warp * 16 >= ROWS || m0 + row >= p.out.m || n0 + column >= p.out.n)
+			return;
+		const int32_t sum = s.sums[0][row] + s.sums[1][row];
+#pragma unroll
+		for (int i = 0; i < 4; i++) {
+			const four_columns columns = load_four(s.column, column + 4 * i);
+			const int4 other = *(const int4 *)(from + i * accumulators::pitch);
+			int4 raw = own[i];
+
+			raw.x += other.x;
+			raw.y += other.y;
+			raw.z += other.z;
+			raw.w += other.w;
+			w[i] = requantize_four(p.out, raw, columns, sum);
+		}
+		*(uint4 *)((uint8_t *)p.out.c + (m0 + row) * p.out.c_m + n0 + column) =
+			make_uint4(w[0], w[1], w[2], w[3]);
+		return;
+	}
 #pragma unroll 1
 	for (int i = threadIdx.x; i < (ROWS * 16 >> bits); i += HZI_SKINNY_THREADS) {
 		const auto at = accumulators::place_of(i, rank, bits);

@@ -67,7 +67,15 @@ struct skinny_accumulators {
 		return (a_is_m ? 8 : ROWS) >> bits;
 	}
 
-	/* Calls send(block, index of the slot, v) for the accumulators of a thread of four warps. */
+	/* Four columns of a row: vector i of eight, the first four of one row */
+	__device__ __forceinline__ int4 vector(int i) const
+	{
+		const int e = i % 4 * 8 + i / 4 * 2;
+
+		return make_int4(acc[e], acc[e + 1], acc[e + 4], acc[e + 5]);
+	}
+
+	/* Calls send(block, index of the slot, v) for the accumulators of a thread. */
 	template <typename F>
 	__device__ __forceinline__ void put(int rank, int bits, F send) const
 	{
@@ -76,19 +84,17 @@ struct skinny_accumulators {
 
 #pragma unroll
 		for (int i = 0; a_is_m && i < 8; i++) {
-			const int e = i % 4 * 8 + i / 4 * 2;
-
 			if (warp * 16 < ROWS)
-				send(i >> (3 - bits), (first + (i & mask)) * pitch + 4 * threadIdx.x,
-				     make_int4(acc[e], acc[e + 1], acc[e + 4], acc[e + 5]));
+				send(i >> (3 - bits),
+				     (first + (i & mask)) * pitch + 4 * threadIdx.x, vector(i));
 		}
 #pragma unroll
 		for (int i = 0; !a_is_m && i < ROWS / 2; i++) {
 			const int row = i / 4 * 8 + 2 * (lane & 3) + i % 2;
 			const int n = column_of_row(warp * 16 + (lane >> 2) + i % 4 / 2 * 8);
 
-			send((row << bits) / ROWS, (first + (row & mask)) * pitch + skinny_column(n),
-			     acc[i]);
+			send((row << bits) / ROWS,
+			     (first + (row & mask)) * pitch + skinny_column(n), acc[i]);
 		}
 	}
 
@@ -97,7 +103,7 @@ struct skinny_accumulators {
 		int row, column, index;
 	};
 
-	/* Item of ROWS * 16 >> bits that a block adds up; adjacent items are adjacent in the row. */
+	/* Item of ROWS * 16 >> bits that a block adds up; adjacent ones are so in the row. */
 	static __device__ __forceinline__ place place_of(int item, int rank, int bits)
 	{
 		if (!a_is_m) {
@@ -111,8 +117,8 @@ struct skinny_accumulators {
 		const int i = (item & ((1 << low) - 1)) + 4 * ((item >> low) / (2 * ROWS));
 		const int e = rank * per_block(bits) + i;
 
-		return {thread / 32 * 16 + thread % 32 / 4 + e / 4 * 8, 16 * (thread & 3) + e % 4 * 4,
-			i * pitch + 4 * thread};
+		return {thread / 32 * 16 + thread % 32 / 4 + e / 4 * 8,
+			16 * (thread & 3) + e % 4 * 4, i * pitch + 4 * thread};
 	}
 };
 

@@ -252,12 +252,15 @@ static void test_bands(void)
 	ok(!bad, "bands of rows, groups of columns and parts of k");
 }
 
-/* Sizes for the larger tiles of a GPU; t/qgemm/cuda.c names the kernels. */
+/*
+ * Sizes for the larger tiles of a GPU, and for clusters of two blocks that split k; t/qgemm/cuda.c
+ * names the kernels.
+ */
 static void test_wide(void)
 {
 	static const int64_t sizes[][3] = {
 		{ 100, 9008, 129 }, { 90, 12000, 100 }, { 300, 4200, 130 }, { 140, 12000, 200 },
-		{ 130, 16496, 70 },
+		{ 130, 16496, 70 }, { 61, 4112, 300 }, { 27, 2320, 130 },
 	};
 	int bad = 0;
 

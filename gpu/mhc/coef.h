@@ -16,10 +16,10 @@
 #define HZI_MHC_FOUR_ROWS 24		/* of phi of four streams, at most; LITE has more */
 #define HZI_MHC_NORM_THREADS 256
 #define HZI_MHC_NORM_CHANNELS 8192	/* at most, for a token in registers */
-#define HZI_MHC_GEMV_THREADS 256	/* per block of mhc_coef_gemv_project_* */
-#define HZI_MHC_GEMV_CHANNELS 256	/* of a stream, at a time */
-#define HZI_MHC_GEMV_TOKENS 4		/* per block, at most */
-#define HZI_MHC_GEMV_ROWS 80		/* of phi, at most */
+#define HZI_MHC_COEF_GEMV_THREADS 256	/* per block of mhc_coef_gemv_project_* */
+#define HZI_MHC_COEF_GEMV_CHANNELS 256	/* of a stream, at a time */
+#define HZI_MHC_COEF_GEMV_TOKENS 4		/* per block, at most */
+#define HZI_MHC_COEF_GEMV_ROWS 80		/* of phi, at most */
 #define HZI_MHC_MMA_THREADS 256		/* per block of mhc_coef_mma_* */
 #define HZI_MHC_MMA_TOKENS 256		/* per block of mhc_coef_mma_project */
 #define HZI_MHC_MMA_CHUNK 64		/* channels at a time */

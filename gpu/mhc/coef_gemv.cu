@@ -9,8 +9,9 @@
 #include "gpu/mhc/coef.cuh"
 #include "gpu/device/pdl.cuh"
 
-#define WARPS (HZI_MHC_GEMV_THREADS / 32)
-#define ROW_COUNT (HZI_MHC_GEMV_ROWS / WARPS)	/* of a warp */
+#define CHANNELS HZI_MHC_COEF_GEMV_CHANNELS
+#define WARPS (HZI_MHC_COEF_GEMV_THREADS / 32)
+#define ROW_COUNT (HZI_MHC_COEF_GEMV_ROWS / WARPS)	/* of a warp */
 
 /* Sums over the warp of one value, or of four, of which every eight lanes get one */
 HZ_DEVICE float sum_over_warp(const float (&v)[1])
@@ -37,7 +38,7 @@ HZ_DEVICE void gemv_project(const hzi_mhc_project &p)
 {
 	const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
 	const int64_t first = (int64_t)blockIdx.y * T;
-	const int chunks = (int)((p.channels + HZI_MHC_GEMV_CHANNELS - 1) / HZI_MHC_GEMV_CHANNELS);
+	const int chunks = (int)((p.channels + CHANNELS - 1) / CHANNELS);
 	const int64_t all = (int64_t)p.n * chunks;
 	const int begin = (int)(all * blockIdx.x / p.splits);
 	const int end = (int)(all * (blockIdx.x + 1) / p.splits);
@@ -51,7 +52,7 @@ HZ_DEVICE void gemv_project(const hzi_mhc_project &p)
 	pdl_wait();
 	for (int chunk = begin; chunk < end; chunk++) {
 		const int stream = chunk / chunks;
-		const int64_t c = (int64_t)(chunk % chunks) * HZI_MHC_GEMV_CHANNELS + lane * 8;
+		const int64_t c = (int64_t)(chunk % chunks) * CHANNELS + lane * 8;
 		const int64_t at = stream * p.channels + c;
 		float4 w[ROW_COUNT][2] = {};
 		float x[T][8] = {}, gain[8];
@@ -125,14 +126,14 @@ HZ_DEVICE void gemv_project(const hzi_mhc_project &p)
 		out[p.m] = square;
 }
 
-extern "C" __global__ void __launch_bounds__(HZI_MHC_GEMV_THREADS, 1)
+extern "C" __global__ void __launch_bounds__(HZI_MHC_COEF_GEMV_THREADS, 1)
 	mhc_coef_gemv_project_1(const __grid_constant__ hzi_mhc_project p)
 {
 	gemv_project<1>(p);
 }
 
-extern "C" __global__ void __launch_bounds__(HZI_MHC_GEMV_THREADS, 1)
+extern "C" __global__ void __launch_bounds__(HZI_MHC_COEF_GEMV_THREADS, 1)
 	mhc_coef_gemv_project_4(const __grid_constant__ hzi_mhc_project p)
 {
-	gemv_project<HZI_MHC_GEMV_TOKENS>(p);
+	gemv_project<HZI_MHC_COEF_GEMV_TOKENS>(p);
 }

@@ -123,8 +123,8 @@ struct hzi_qgemm_skinny_pack {
 
 /*
  * c[i][j] = the sum over l < k of (A(i, l) - a_zero) (B(l, j) - b_zero), mod 2^32; A(i, l) is at a +
- * i * a_m + l * a_k, B(l, j) at b + l * b_k + j with b_k >= 0. 0 < k <= HZI_QGEMM_SMALL_K. codes is
- * scratch for m rows of k numbers, rounded up to 8.
+ * i * a_m + l * a_k, B(l, j) at b + l * b_k + j with b_k >= 0, or b is packed. 0 < k <=
+ * HZI_QGEMM_SMALL_K. codes is scratch for m rows of k numbers, rounded up to 8.
  */
 #define HZI_QGEMM_SMALL_K 256
 
@@ -134,6 +134,7 @@ struct hzi_qgemm_small {
 	int16_t *codes;
 	int64_t m, n, k, a_m, a_k, b_k, c_ld;
 	int32_t a_zero, b_zero, a_dtype, b_dtype;
+	bool packed;
 };
 
 /*

@@ -29,8 +29,8 @@ const char *hzi_cpu_qgemm_small_unsupported(const struct hz_context *ctx, const 
 	(void)ctx;
 	if (a->sum64 || a->k == 0 || a->k > HZI_QGEMM_SMALL_K || a->n > COLS)
 		return "k is 0 or above 256, n above 1024, or sums do not fit 32 bits";
-	if (a->packed || (a->b_k != 1 && (a->b_n != 1 || a->b_k < 0)))
-		return "B is packed, or neither rows in ascending order nor columns are contiguous";
+	if (!a->packed && a->b_k != 1 && (a->b_n != 1 || a->b_k < 0))
+		return "neither rows in ascending order nor columns of B are contiguous";
 	return a->a_zeros || a->b_zeros ? "rows or columns have zero points of their own" : NULL;
 }
 
@@ -72,7 +72,7 @@ static int make_job(const struct hz_context *ctx, const struct hzi_qgemm_args *a
 	job->rows = min_i64(a->m, ROWS);
 	job->units = a->m <= ROWS ? 1 : ceil_div(a->m, ROWS);
 	job->scratch_each = round_to_lines(2 * job->rows * hzi_round_up(a->k, 8));
-	if (a->b_n != 1)
+	if (!a->packed && a->b_n != 1)
 		job->scratch_each += round_to_lines(a->k * a->n);
 	if (!job->direct)
 		job->scratch_each += round_to_lines(4 * job->rows * a->n) +
@@ -85,6 +85,8 @@ static void multiply_units(void *data, int thread, int64_t begin, int64_t end)
 {
 	const struct job *job = data;
 	const struct hzi_qgemm_args *a = job->a;
+	const void *const b = a->packed ? a->packed : a->b;
+	const int64_t b_bytes = a->packed ? hzi_qgemm_packed_bytes(a->layout, a->k, a->n) : 1;
 
 	for (int64_t u = begin; u < end; u++) {
 		const int64_t item = job->units == 1 ? u : u / job->units;
@@ -93,19 +95,20 @@ static void multiply_units(void *data, int thread, int64_t begin, int64_t end)
 		struct hzi_qgemm_small s = {
 			.a = bytes_at(a->a, item_offset(a->ndim, a->shape, a->a_stride, item) +
 				      i * a->a_m),
-			.b = bytes_at(a->b, item_offset(a->ndim, a->shape, a->b_stride, item)),
+			.b = bytes_at(b, b_bytes * item_offset(a->ndim, a->shape, a->b_stride, item)),
 			.c = c_at(a, item, i, 0), .codes = take(&scratch, 2 * job->rows *
 								hzi_round_up(a->k, 8)),
 			.m = min_i64(job->rows, a->m - i), .n = a->n, .k = a->k, .a_m = a->a_m,
 			.a_k = a->a_k, .b_k = a->b_k, .c_ld = a->c_m, .a_zero = a->a_zero,
 			.b_zero = a->b_zero, .a_dtype = a->a_dtype, .b_dtype = a->b_dtype,
+			.packed = a->packed != NULL,
 		};
 		struct hzi_qgemm_args plain;
 		struct hzi_cpu_qgemm_columns c;
 		struct hzi_qgemm_epilogue out;
 		int32_t *sum;
 
-		if (a->b_n != 1) {
+		if (!a->packed && a->b_n != 1) {
 			char *const rows = take(&scratch, a->k * a->n);
 
 			hzi_cpu_transpose(rows, a->n, s.b, a->b_n, a->n, a->k, 1);

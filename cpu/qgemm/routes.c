@@ -16,7 +16,7 @@ HZI_RANK(skinny, struct hzi_cpu_qgemm_call, hzi_cpu_qgemm_skinny_wins(ctx, a), S
 HZI_RANK(pack_inline, void, hzi_cpu_qgemm_pack_inline_wins(ctx, a), PACK_INLINE, LAST)
 
 static const struct hzi_route routes[] = {
-	[SMALL] = {.name = "small", .what = "k up to 256; both matrices in place",
+	[SMALL] = {.name = "small", .what = "k up to 256; A in place, B also packed",
 		   .unsupported = hzi_cpu_qgemm_small_unsupported, .cost = small_cost,
 		   .workspace = hzi_cpu_qgemm_small_workspace, .run = hzi_cpu_qgemm_small},
 	[SKINNY] = {.name = "skinny", .what = "up to 8 rows or 32 columns; the other matrix in place",

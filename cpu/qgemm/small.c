@@ -1,5 +1,5 @@
 /*
- * small.c - small quantized products, which read both matrices in place
+ * small.c - small quantized products, which read A in place, and B in place or packed
  *
  * SPDX-License-Identifier: BSD-2-Clause
  *
@@ -46,19 +46,28 @@ static bool is_direct(const struct hzi_qgemm_args *a)
  * skinny products. With VNNI larger products by more than 8 of k are faster packed, and so is C
  * other than s32, which the kernels of packed products write. s8 by s8 to s32 on an AMD EPYC (Zen
  * 4), here and by the other routes, ns: 8^3 157 and 546 with AVX2, 176 and 329 with VNNI; 32^3 713
- * and 1620, 693 and 601; 64^3 3812 and 6571, 3645 and 1983.
+ * and 1620, 693 and 601; 64^3 3812 and 6571, 3645 and 1983. Packed B costs the other routes less,
+ * and the skinny one does not read it: 16 x 32 by 256 2316 here and 2286 with AVX2, 1 x 1024 by 64
+ * 3456 and 2551; with VNNI 24^3 499 and 466, 2 x 1024 by 16 1082 and 2406.
  */
 bool hzi_cpu_qgemm_small_wins(const struct hz_context *ctx, const struct hzi_cpu_qgemm_call *c)
 {
 	const struct hzi_qgemm_args *a = c->a;
 	const int64_t most = (int64_t)1 << 20;
+	const bool vnni = hzi_qgemm_kern[ctx->level].flips_x;
 
 	if (a->m > most || a->m * a->n * a->k > most || (a->n <= 8 && a->m * a->k >= most / 8))
 		return false;
-	if (hzi_qgemm_kern[ctx->level].flips_x &&
-	    (!is_direct(a) || (a->k > 8 && a->m * a->n * a->k > most / 64)))
+	if (vnni && !is_direct(a))
 		return false;
-	return a->k <= 16 ? a->n > 4 || a->m <= 64 : a->m > 2 && a->n > 4;
+	if (vnni && a->k > (!a->packed || a->m > 16 ? 8 : a->m > 2 ? 16 : 32) &&
+	    a->m * a->n * a->k > most / (a->packed ? 128 : 64))
+		return false;
+	if (a->k <= 16)
+		return a->n > 4 || a->m <= 64;
+	if (a->n <= 4 || !a->packed)
+		return a->n > 4 && a->m > 2;
+	return vnni || a->k * a->n <= (a->k > 128 ? 4096 : a->m <= 2 ? 8192 : most);
 }
 
 static int make_job(const struct hz_context *ctx, const struct hzi_qgemm_args *a, struct job *job)

@@ -39,10 +39,10 @@ report "every type has a page that names it" "$(for f in $types; do
 	to=$(sed -n 's/^\.so //p' "$page")
 	grep -q "^\.Nm $f\( ,\)*$" "${to:-$page}" || echo "$f: ${to:-$page} does not name it"
 done)"
-report "every enumeration has a page of its own" \
-	"$(for e in $(sed -n 's/^enum \(hz_[a-z0-9_]*\) {.*/\1/p' "$header"); do
-		grep -h '^\.so ' "man3/$e.3"
-	done)"
+enums=$(sed -n 's/^enum \(hz_[a-z0-9_]*\) {.*/\1/p' "$header")
+report "every enumeration has a page of its own" "$(for e in $enums; do
+	grep -h '^\.so ' "man3/$e.3"
+done)"
 # hz_version() gives the version; the attribute of exported functions is internal.
 cat man3/*.3 | tr -c 'A-Z0-9_\n' '\n' | grep '^HZ_' | sort -u >words
 report "every constant stands in some page" \

@@ -346,7 +346,8 @@ HZ_API int hz_device(const hz_context *ctx);
  * Whether a device has an operation with these dtypes: 1 or 0. No context is needed, and no GPU
  * looked at; shapes and options may still be refused.
  *
- *   op      the name of a call without hz_: "hadamard", "quat_mul_bwd"
+ *   op      the name of a call without hz_: "hadamard", "quat_mul_bwd"; calls that count bytes or
+ *           describe objects, as "lattice_design" and "linear_load", are none and give 0
  *   dtypes  of its operands, enum hz_dtype, in order, without those in structs; 0: any that goes
  *           with the others
  *   n       how many of them are given; 0: whether there is the operation at all
